@@ -1,0 +1,39 @@
+"""Mixed-precision, large-batch language modelling: the public names, resolved on first use.
+
+Importing this package costs nothing: neither torch nor pandas is loaded before a name that needs it is touched.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+__version__ = "0.1.0"
+
+# name -> module of this distribution that defines it
+_PUBLIC = {
+    "MLSTM": "bigbatch.models.mlstm",
+    "LSTM": "bigbatch.models.lstm",
+    "MLSTMConfig": "bigbatch.models.config",
+    "LSTMConfig": "bigbatch.models.config",
+    "TrainConfig": "bigbatch.training.config",
+    "train": "bigbatch.training.engine",
+    "load_model": "bigbatch.training.checkpoint",
+    "evaluate_bpc": "bigbatch.training.evaluate",
+    "TokenStore": "bigbatch.data.token_store",
+    "load_labelled": "bigbatch.data.labelled",
+    "featurize": "bigbatch.sentiment.featurize",
+    "SentimentProbe": "bigbatch.sentiment.probe",
+    "Classifier": "bigbatch.sentiment.classify",
+}
+
+__all__ = ["__version__", *_PUBLIC]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'bigbatch' has no attribute {name!r}; public names: {', '.join(_PUBLIC)}")
+    return getattr(importlib.import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,51 @@
+"""Packaging: maps the top-level folders to one importable name (`models/` -> `bigbatch.models`).
+
+The folders stay where they are, yet nothing called `models` or `data` is installed that could collide with a user's own.
+"""
+
+from setuptools import setup
+
+FOLDERS = [
+    "analysis",
+    "benchmarks",
+    "data",
+    "evaluation",
+    "fp16",
+    "inference",
+    "models",
+    "scripts",
+    "sentiment",
+    "training",
+    "training/tasks",
+]
+PACKAGES = {"bigbatch": "bigbatch", **{f"bigbatch.{folder.replace('/', '.')}": folder for folder in FOLDERS}}
+
+EXTRAS = {
+    "parquet": ["pyarrow>=15"],
+    "zstd": ["zstandard>=0.22"],
+    "dev": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.6", "pyright>=1.1.380", "pyarrow>=15", "zstandard>=0.22"],
+}
+
+setup(
+    name="bigbatch",
+    version="0.1.0",
+    description="Mixed-precision, large-batch language modelling: the multiplicative LSTM and its sentiment unit",
+    long_description=open("README.md", encoding="utf-8").read(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=list(PACKAGES),
+    package_dir=PACKAGES,
+    install_requires=[
+        "torch>=2.9,<3",
+        "numpy>=1.26",
+        "pandas>=2.2",
+        "scikit-learn>=1.5",
+        "matplotlib>=3.8",
+        "tqdm>=4.66",
+        "jsonargparse[signatures]>=4.40",
+        "safetensors>=0.4.5",
+    ],
+    extras_require=EXTRAS,
+    entry_points={"console_scripts": ["bigbatch = bigbatch.scripts.cli:main"]},
+)
