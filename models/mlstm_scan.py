@@ -1,0 +1,287 @@
+"""The mLSTM (and the LSTM) over a whole window: one autograd node for all time steps, in plain PyTorch.
+
+Same numbers as stepping `mlstm.mlstm_cell`, at less cost: the caller projects the inputs of all steps at once (or once
+per byte value: a byte has 256), a step writes into buffers allocated once, nothing is recorded per step, and the weight
+gradients are one matrix product each over all steps. Everything here is time-major, (T, B, ...), so that a step is one
+contiguous block. `mlstm.py` and `lstm.py` own the parameters, the projections and the batch-major interface.
+
+With fp16 or bf16 inputs the matrix products run in that type; gates, cell state and all pointwise work are fp32.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import Function, once_differentiable
+
+# The order of the four blocks of H rows in wx, wh and the bias, and the only place where it is written: that of the
+# weights published by OpenAI. The first three are sigmoid gates and the last a tanh; the slices below rely on it.
+GATE_ORDER = ("input", "forget", "output", "candidate")
+
+
+class ScanOutput(NamedTuple):
+    """What a window leaves: hidden (T, B, H), the final state of each row (B, H) twice, and cells (T, B, H)."""
+
+    hidden: Tensor
+    final_hidden: Tensor
+    final_cell: Tensor
+    cells: Tensor | None
+
+
+def mlstm_scan(
+    inputs: Tensor,
+    tokens: Tensor | None,
+    wh: Tensor,
+    wmh: Tensor | None,
+    hidden: Tensor,
+    cell: Tensor,
+    reset: Tensor | None = None,
+    lengths: Tensor | None = None,
+    return_cells: bool = False,
+) -> ScanOutput:
+    """Runs T steps of an mLSTM; differentiable once in inputs, weights and initial state.
+
+    Args:
+        inputs: projections of the input, gates (4H, bias included) then m (H): a table (V, 5H) with one row per token,
+            or (T, B, 5H) for each step. Without `wmh` 4H wide.
+        tokens: int64 (T, B), the row of the table each step takes; None where `inputs` is (T, B, 5H).
+        wh: (4H, H), from the multiplicative state to the gates in `GATE_ORDER`.
+        wmh: (H, H), from the hidden state to the multiplicative state; None makes this an LSTM, m = h.
+        hidden: initial hidden state (B, H), in the dtype of `inputs`.
+        cell: initial cell state (B, H), fp32 (fp64 where `inputs` is).
+        reset: bool (T, B); True zeroes the state of a row before this step.
+        lengths: int64 (B,); steps t >= lengths[b] do not reach the final state of row b.
+        return_cells: keep the cell state of every step even where no gradient needs it.
+
+    Returns:
+        The hidden state of every step and the final state. `cells` is None unless asked for. Steps at and after a row's
+        length hold unspecified values.
+
+    Source: Krause et al. 2016 (arXiv 1609.07959), equations 18-22, in the form of Radford et al. 2017.
+    """
+    steps = inputs.shape[0] if tokens is None else tokens.shape[0]
+    if reset is not None and lengths is not None:
+        reset = reset & (torch.arange(steps, device=reset.device).unsqueeze(1) < lengths)
+    tensors = (inputs, wh, wmh, hidden, cell)
+    differentiable = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    if differentiable:
+        hiddens, cells = _Scan.apply(inputs, tokens, wh, wmh, hidden, cell, reset)
+    else:
+        keep_cells = return_cells or lengths is not None
+        run = _forward(inputs, tokens, wh, wmh, hidden, cell, reset, save=False, keep_cells=keep_cells)
+        hiddens, cells = run.hidden[1:], run.cell[1:] if keep_cells else run.cell
+    if lengths is None:
+        final_hidden, final_cell = hiddens[-1], cells[-1]
+    else:
+        last, rows = (lengths - 1).clamp(min=0), torch.arange(len(lengths), device=lengths.device)
+        unmoved = (lengths == 0).unsqueeze(1)
+        final_hidden = torch.where(unmoved, hidden, hiddens[last, rows])
+        final_cell = torch.where(unmoved, cell, cells[last, rows])
+    return ScanOutput(hiddens, final_hidden, final_cell, cells if return_cells else None)
+
+
+class _Saved(NamedTuple):
+    """Buffers of a forward pass. Kept for backward they have T entries, else one that every step overwrites."""
+
+    x: Tensor  # (T, B, 4H or 5H) gates after their nonlinearity, then the input's share of m
+    z: Tensor | None  # (T, B, H) wmh h, None for the LSTM
+    m: Tensor  # (T, B, H) multiplicative state
+    hidden: Tensor  # (T + 1, B, H), entry 0 is the initial state
+    cell: Tensor  # (T + 1, B, H), or (1, B, H) where only the last is kept
+
+
+def _steps(buffer: Tensor, steps: int) -> list[Tensor]:
+    """One view per time step; taken once, because indexing inside the loop costs as much as a small operation."""
+    views = list(buffer.unbind(0))
+    return views if len(views) >= steps else views * steps
+
+
+def _reset_steps(reset: Tensor | None, steps: int) -> list[Tensor | None]:
+    """For each step the rows to zero (B, 1), or None where there are none; one device synchronisation per window."""
+    if reset is None:
+        return [None] * steps
+    rows = reset.unsqueeze(-1).unbind(0)
+    return [row if hit else None for row, hit in zip(rows, reset.any(dim=1).tolist())]
+
+
+def _forward(
+    inputs: Tensor,
+    tokens: Tensor | None,
+    wh: Tensor,
+    wmh: Tensor | None,
+    hidden: Tensor,
+    cell: Tensor,
+    reset: Tensor | None,
+    save: bool,
+    keep_cells: bool,
+) -> _Saved:
+    steps = inputs.shape[0] if tokens is None else tokens.shape[0]
+    (batch, size), width = hidden.shape, inputs.shape[-1]
+    kept = steps if save else 1
+    keep_cells = save or keep_cells
+    x = cell.new_empty((kept, batch, width))
+    m = inputs.new_empty((kept, batch, size))
+    z = None if wmh is None else torch.empty_like(m)
+    hiddens = inputs.new_empty((steps + 1, batch, size))
+    cells = cell.new_empty((steps + 1 if keep_cells else 1, batch, size))
+    hiddens[0], cells[0] = hidden, cell
+
+    xs, ms, zs = _steps(x, steps), _steps(m, steps), _steps(m if z is None else z, steps)
+    hs, cs = _steps(hiddens, steps + 1), _steps(cells, steps + 1)
+    gates, sigmoids = _steps(x[..., : 4 * size], steps), _steps(x[..., : 3 * size], steps)
+    i, f, o, u = (_steps(x[..., k * size : (k + 1) * size], steps) for k in range(4))
+    x_m = _steps(x[..., 4 * size :], steps)
+    tanh_cell = cell.new_empty((batch, size))
+    wh_t, wmh_t = wh.t(), None if wmh is None else wmh.t()
+    gather = None if tokens is None or inputs.dtype == x.dtype else inputs.new_empty((batch, width))
+
+    for t, zero in enumerate(_reset_steps(reset, steps)):
+        if tokens is None:
+            xs[t].copy_(inputs[t])
+        elif gather is None:
+            torch.index_select(inputs, 0, tokens[t], out=xs[t])
+        else:
+            xs[t].copy_(torch.index_select(inputs, 0, tokens[t], out=gather))
+        if zero is not None and t == 0:
+            # Really zero, not multiplied by zero: a state that went to NaN must end at a reset.
+            hs[0].masked_fill_(zero, 0)
+            cs[0].masked_fill_(zero, 0)
+        if wmh_t is None:
+            zs[t].copy_(hs[t])  # the LSTM: z and m are one buffer
+        else:
+            torch.mm(hs[t], wmh_t, out=zs[t])
+        if zero is not None:
+            zs[t].masked_fill_(zero, 0)
+        if wmh_t is not None:
+            torch.mul(zs[t], x_m[t], out=ms[t])
+        _add_matmul(gates[t], ms[t], wh_t)
+        sigmoids[t].sigmoid_()
+        u[t].tanh_()
+        before = cs[t]
+        if zero is not None:
+            # A closed forget gate also cuts the gradient; backward needs no mask for the cell.
+            f[t].masked_fill_(zero, 0)
+            before = before.masked_fill(zero, 0)
+        torch.mul(before, f[t], out=cs[t + 1]).addcmul_(i[t], u[t])
+        torch.tanh(cs[t + 1], out=tanh_cell)
+        torch.mul(o[t], tanh_cell, out=hs[t + 1])
+    return _Saved(x, z, m, hiddens, cells)
+
+
+def _add_matmul(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a @ b, in place; `total` is fp32 where a and b are fp16 or bf16."""
+    if total.dtype == a.dtype:
+        total.addmm_(a, b)
+    else:
+        total.add_(torch.mm(a, b))
+
+
+class _Scan(Function):
+    """`_forward` with its gradient. Returns hidden (T, B, H) and cells (T, B, H)."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs, tokens, wh, wmh, hidden, cell, reset):
+        saved = _forward(inputs, tokens, wh, wmh, hidden, cell, reset, save=True, keep_cells=True)
+        ctx.save_for_backward(tokens, wh, wmh, reset, *saved)
+        ctx.table_rows = None if tokens is None else inputs.shape[0]
+        ctx.set_materialize_grads(False)
+        return saved.hidden[1:], saved.cell[1:]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None):
+        tokens, wh, wmh, reset, *buffers = ctx.saved_tensors
+        saved = _Saved(*buffers)
+        d_x, d_z, d_hidden, d_cell = _backward_steps(saved, wh, wmh, reset, grads[0], grads[1])
+        size, dtype = wh.shape[1], wh.dtype
+        d_inputs = d_wh = d_wmh = None
+        if ctx.needs_input_grad[0]:
+            d_inputs = d_x if tokens is None else _sum_by_token(d_x, tokens, ctx.table_rows)
+            d_inputs = d_inputs.to(dtype)
+        if ctx.needs_input_grad[2]:
+            d_gates = d_x.flatten(0, 1)[:, : 4 * size].to(dtype)
+            d_wh = d_gates.t() @ saved.m.flatten(0, 1)
+        if ctx.needs_input_grad[3]:
+            d_wmh = d_z.flatten(0, 1).t() @ saved.hidden[:-1].flatten(0, 1)
+        return d_inputs, None, d_wh, d_wmh, d_hidden.to(dtype), d_cell, None
+
+
+def _backward_steps(
+    saved: _Saved, wh: Tensor, wmh: Tensor | None, reset: Tensor | None, grad_h: Tensor | None, grad_c: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of the projected inputs (T, B, 4H or 5H), of z (T, B, H) and of the initial state (B, H) twice."""
+    steps, batch, size = saved.m.shape
+    x, cell = saved.x, saved.cell
+    d_x = torch.empty_like(x)
+    d_z = torch.empty_like(saved.m)
+    dc_dh = _local_derivatives(x, cell, d_x)
+
+    d_if = _steps(d_x[..., : 2 * size].unflatten(-1, (2, size)), steps)
+    d_gates = _steps(d_x[..., : 4 * size], steps)
+    d_o, d_u = _steps(d_x[..., 2 * size : 3 * size], steps), _steps(d_x[..., 3 * size : 4 * size], steps)
+    f = _steps(x[..., size : 2 * size], steps)
+    d_xm, x_m = _steps(d_x[..., 4 * size :], steps), _steps(x[..., 4 * size :], steps)
+    zs, d_zs = _steps(saved.m if saved.z is None else saved.z, steps), _steps(d_z, steps)
+    grad_hs = [None] * steps if grad_h is None else grad_h.unbind(0)
+    grad_cs = [None] * steps if grad_c is None else grad_c.unbind(0)
+    zeros = _reset_steps(reset, steps)
+
+    dh, dc = cell.new_zeros((batch, size)), cell.new_zeros((batch, size))
+    dc_both = dc.unsqueeze(1)
+    same = wh.dtype == cell.dtype
+    dm = torch.empty_like(dh)
+    for t in reversed(range(steps)):
+        grad_ht, grad_ct, zero = grad_hs[t], grad_cs[t], zeros[t]
+        if grad_ht is not None:
+            dh.add_(grad_ht)
+        if grad_ct is not None:
+            dc.add_(grad_ct)
+        d_o[t].mul_(dh)
+        dc.addcmul_(dh, dc_dh[t])
+        d_if[t].mul_(dc_both)
+        d_u[t].mul_(dc)
+        dc.mul_(f[t])
+        _matmul(d_gates[t], wh, dm if wmh is not None else dh, same)
+        if wmh is not None:
+            torch.mul(dm, zs[t], out=d_xm[t])
+            torch.mul(dm, x_m[t], out=d_zs[t])
+            if zero is not None:
+                d_zs[t].masked_fill_(zero, 0)
+            _matmul(d_zs[t], wmh, dh, same)
+        elif zero is not None:
+            dh.masked_fill_(zero, 0)
+    return d_x, d_z, dh, dc
+
+
+def _matmul(a: Tensor, b: Tensor, out: Tensor, same: bool) -> None:
+    """out = a @ b, the product in the dtype of b; `out` is wider than b unless `same`."""
+    if same:
+        torch.mm(a, b, out=out)
+    else:
+        out.copy_(torch.mm(a.to(b.dtype), b))
+
+
+def _local_derivatives(x: Tensor, cell: Tensor, d_x: Tensor) -> Tensor:
+    """Fills the gates of `d_x` with what d c_t (for o: d h_t) is multiplied by, for all steps; returns d c_t / d h_t.
+
+    Done for all steps together, as it depends on no gradient: each step of the loop is then a few products.
+    """
+    size = cell.shape[-1]
+    i, _, o, u = x[..., : 4 * size].unflatten(-1, (4, size)).unbind(-2)
+    d_i, d_f, d_o, d_u = d_x[..., : 4 * size].unflatten(-1, (4, size)).unbind(-2)
+    sigmoids = x[..., : 3 * size]
+    tanh_cell = torch.tanh(cell[1:])
+    torch.addcmul(sigmoids, sigmoids, sigmoids, value=-1, out=d_x[..., : 3 * size])
+    d_i.mul_(u)
+    d_f.mul_(cell[:-1])
+    d_o.mul_(tanh_cell)
+    torch.addcmul(i, torch.mul(u, u, out=d_u), i, value=-1, out=d_u)
+    tanh_cell.square_()
+    return torch.addcmul(o, o, tanh_cell, value=-1, out=tanh_cell)
+
+
+def _sum_by_token(d_x: Tensor, tokens: Tensor, rows: int) -> Tensor:
+    """Sums the gradient of every use of a row of the table: (T, B, W) to (rows, W), in fp32 or wider."""
+    return d_x.new_zeros((rows, d_x.shape[-1])).index_add_(0, tokens.flatten(), d_x.flatten(0, 1))
