@@ -1,0 +1,261 @@
+"""Checkpoints: one directory a save, tensors as safetensors, the rest as JSON, `manifest.json` written last.
+
+A save is built in a hidden directory beside its place and renamed when complete, so a kill, a full disk or a crash
+leaves either the whole checkpoint or none. Loading verifies every file against the manifest; a damaged newest
+checkpoint is set aside with a message and the one before is used. Nothing here is pickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from ..models.build import build_model
+from ..models.config import LSTMConfig, MLSTMConfig
+
+log = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+_PREFIX = "step_"
+
+
+@dataclass
+class Checkpoint:
+    """What a save holds.
+
+    Attributes:
+        model: parameters by name, fp32.
+        optimizer: optimizer state by name.
+        state: recurrent state in global lane order, `hidden` (L, B, H) and `cell` (L, B, H).
+        trainer: everything else, JSON-able: samples, position, loss scale, sums of the running log line.
+    """
+
+    model: dict[str, torch.Tensor]
+    trainer: dict
+    optimizer: dict[str, torch.Tensor] = field(default_factory=dict)
+    state: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A trained model for evaluation, features or generation.
+
+    Attributes:
+        model: fp32 module in eval mode.
+        config: the run's configuration as a nested dictionary.
+        samples: samples it was trained on.
+        tokens: bytes it was trained on.
+        model_hash: sha256 of the weights file; keys feature caches.
+        path: the checkpoint directory.
+    """
+
+    model: nn.Module
+    config: dict
+    samples: int
+    tokens: int
+    model_hash: str
+    path: Path
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def checkpoint_dirs(run_dir: Path) -> list[Path]:
+    """Complete checkpoints, oldest first."""
+    found = (run_dir / "checkpoints").glob(f"{_PREFIX}*")
+    return sorted(path for path in found if (path / "manifest.json").is_file())
+
+
+def save_checkpoint(run_dir: Path, checkpoint: Checkpoint, config: dict, keep: int = 2, best: bool = False) -> Path:
+    """Writes one checkpoint atomically, then deletes the oldest ones beyond `keep` (never the best).
+
+    Raises:
+        OSError: if the disk is full or not writable; earlier checkpoints stay as they are.
+    """
+    root = run_dir / "checkpoints"
+    name = f"{_PREFIX}{checkpoint.trainer['samples']:012d}"
+    final, building = root / name, root / f".{name}.partial"
+    shutil.rmtree(building, ignore_errors=True)
+    try:
+        building.mkdir(parents=True)
+        for file, tensors in (("model", checkpoint.model), ("optimizer", checkpoint.optimizer), ("state", checkpoint.state)):
+            save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, building / f"{file}.safetensors")
+        (building / "trainer.json").write_text(json.dumps(checkpoint.trainer), encoding="utf-8")
+        files = sorted(building.iterdir())
+        for path in files:
+            _fsync(path)
+        manifest = {
+            "format_version": FORMAT_VERSION,
+            "samples": checkpoint.trainer["samples"],
+            "config": config,
+            "files": {path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files},
+        }
+        (building / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        _fsync(building / "manifest.json")
+        if final.exists():
+            shutil.rmtree(final)
+        building.rename(final)
+        _fsync(root)
+    except Exception as error:
+        shutil.rmtree(building, ignore_errors=True)
+        # safetensors reports a full disk as an exception of its own
+        raise OSError(
+            f"cannot write the checkpoint {final}: {error}; free some space or choose another --run-dir: "
+            "the same command then goes on from the last complete checkpoint"
+        ) from error
+    if best:
+        _write_best(root, name)
+    _delete_old(run_dir, keep)
+    return final
+
+
+def _write_best(root: Path, name: str) -> None:
+    partial = root / ".best.partial"
+    partial.write_text(name, encoding="utf-8")
+    partial.replace(root / "best")
+
+
+def best_name(run_dir: Path) -> str | None:
+    path = run_dir / "checkpoints" / "best"
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+
+
+def _delete_old(run_dir: Path, keep: int) -> None:
+    best = best_name(run_dir)
+    for path in checkpoint_dirs(run_dir)[:-keep]:
+        if path.name != best:
+            # manifest first: a half-deleted directory must not look complete
+            (path / "manifest.json").unlink()
+            shutil.rmtree(path)
+
+
+def verify(path: Path) -> dict:
+    """Reads the manifest and compares every file with it.
+
+    Raises:
+        ValueError: if a file is missing, truncated or altered, or the format is newer than this code.
+    """
+    try:
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise ValueError(f"checkpoint {path}: manifest.json cannot be read ({error})") from None
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise ValueError(
+            f"checkpoint {path} has format version {manifest.get('format_version')}, this bigbatch reads {FORMAT_VERSION}"
+        )
+    for name, expected in manifest["files"].items():
+        file = path / name
+        size = file.stat().st_size if file.is_file() else -1
+        if size != expected["bytes"]:
+            state = "is missing" if size < 0 else f"has {size:,} of {expected['bytes']:,} bytes"
+            raise ValueError(f"checkpoint {path}: {name} {state}; the checkpoint is damaged, use another one")
+        if _sha256(file) != expected["sha256"]:
+            raise ValueError(f"checkpoint {path}: {name} does not match its checksum; the checkpoint is damaged, use another one")
+    return manifest
+
+
+def load_checkpoint(path: Path) -> tuple[Checkpoint, dict]:
+    """Reads one checkpoint after verifying it; returns it with its manifest."""
+    manifest = verify(path)
+    tensors = {name: load_file(path / f"{name}.safetensors") for name in ("model", "optimizer", "state")}
+    trainer = json.loads((path / "trainer.json").read_text(encoding="utf-8"))
+    return Checkpoint(tensors["model"], trainer, tensors["optimizer"], tensors["state"]), manifest
+
+
+def newest_checkpoint(run_dir: Path) -> tuple[Checkpoint, dict, Path] | None:
+    """The newest checkpoint that is whole. A damaged one is passed over with a warning.
+
+    Raises:
+        ValueError: if there are checkpoints and all are damaged.
+    """
+    paths = checkpoint_dirs(run_dir)
+    for path in reversed(paths):
+        try:
+            return *load_checkpoint(path), path
+        except ValueError as error:
+            log.warning("%s; trying the one before", error)
+    if paths:
+        raise ValueError(f"all {len(paths)} checkpoints in {run_dir} are damaged: start again in another --run-dir")
+    return None
+
+
+def load_weights(model: nn.Module, tensors: Mapping[str, torch.Tensor], where: str) -> None:
+    """Loads parameters by name, all of them and nothing else.
+
+    Raises:
+        ValueError: naming the first difference, if the checkpoint is of another model.
+    """
+    own = model.state_dict()
+    for name in [*own, *tensors]:
+        ours, theirs = own.get(name), tensors.get(name)
+        if ours is None or theirs is None or ours.shape != theirs.shape:
+            shapes = [("absent" if t is None else str(tuple(t.shape))) for t in (theirs, ours)]
+            raise ValueError(f"{where} is of another model: {name} is {shapes[0]} there and {shapes[1]} in this configuration")
+    model.load_state_dict(dict(tensors))
+
+
+def find_checkpoint(path: Path, which: str = "best") -> Path:
+    """The checkpoint directory meant by a run folder or by the directory itself.
+
+    Raises:
+        ValueError: if there is none; the message says how to make one.
+    """
+    if (path / "manifest.json").is_file():
+        return path
+    if not path.is_dir():
+        raise ValueError(f"{path} does not exist: train a model first with `bigbatch train --run-dir {path}`, or see runs/")
+    paths = checkpoint_dirs(path)
+    if not paths:
+        raise ValueError(f"{path} holds no checkpoint: train first with `bigbatch train --run-dir {path}`")
+    named = {p.name: p for p in paths}
+    return named.get(best_name(path) or "", paths[-1]) if which == "best" else paths[-1]
+
+
+def load_model(path: Path | str, device: str = "cpu", which: str = "best") -> LoadedModel:
+    """Loads a trained model from a run folder or a checkpoint directory.
+
+    Args:
+        path: run folder or checkpoint directory.
+        device: where the model goes.
+        which: "best" (lowest validation BPC; the newest if none was validated) or "latest", for a run folder.
+
+    Raises:
+        ValueError: if there is no checkpoint, it is damaged, or it is of another model than its configuration says.
+    """
+    directory = find_checkpoint(Path(path), which)
+    manifest = verify(directory)
+    model_config = dict(manifest["config"]["model"])
+    config_class = {"mlstm": MLSTMConfig, "lstm": LSTMConfig}.get(model_config["kind"])
+    if config_class is None:
+        raise ValueError(f"checkpoint {directory} holds a model of kind {model_config['kind']!r}, which cannot be loaded here")
+    model = build_model(config_class(**model_config))
+    load_weights(model, load_file(directory / "model.safetensors"), str(directory))
+    trainer = json.loads((directory / "trainer.json").read_text(encoding="utf-8"))
+    return LoadedModel(
+        model=model.to(device).eval(),
+        config=manifest["config"],
+        samples=trainer["samples"],
+        tokens=trainer["tokens"],
+        model_hash=manifest["files"]["model.safetensors"]["sha256"],
+        path=directory,
+    )

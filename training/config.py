@@ -1,0 +1,212 @@
+"""One run as a dataclass: composes the configurations of its parts. Torch-free, so that `--help` answers at once.
+
+Every length of time is in samples (one sample = one window of `seq_length` targets of one lane) or in epochs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ..data.config import DataConfig
+from ..fp16.config import PRECISIONS, LossScaleConfig
+from ..models.config import LSTMConfig, MLSTMConfig
+
+
+def _positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise ValueError(f"--{name} is {value}: it must be above 0")
+
+
+def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"--{name} is {value!r}: choose one of {', '.join(choices)}")
+
+
+@dataclass
+class BatchConfig:
+    """The shape of one optimizer step.
+
+    Args:
+        global_batch_size: lanes per step over all ranks and accumulation steps.
+        micro_batch_size: lanes per rank and backward pass; 0 means global_batch_size / ranks (no accumulation).
+        seq_length: targets per window; gradients flow this far back.
+    """
+
+    global_batch_size: int = 128
+    micro_batch_size: int = 0
+    seq_length: int = 256
+
+    def __post_init__(self) -> None:
+        _positive("batch.global_batch_size", self.global_batch_size)
+        _positive("batch.seq_length", self.seq_length)
+        if self.micro_batch_size < 0:
+            raise ValueError(f"--batch.micro_batch_size is {self.micro_batch_size}: it must be 0 (automatic) or above")
+
+
+@dataclass
+class OptimConfig:
+    """Adam (Kingma and Ba 2015) on the fp32 parameters.
+
+    Args:
+        lr: peak learning rate at `schedule.base_batch_size` (or at any batch where `schedule.lr_rule` is none).
+        beta1: decay of the first moment.
+        beta2: decay of the second moment.
+        eps: added to the root of the second moment.
+        weight_decay: decoupled decay (AdamW) of matrices; biases and gains are never decayed.
+        clip_grad_norm: global gradient norm above which gradients are scaled down, after unscaling; 0 turns it off.
+    """
+
+    lr: float = 5e-4
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip_grad_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        _positive("optim.lr", self.lr)
+        _positive("optim.eps", self.eps)
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"--optim.{name} is {getattr(self, name)}: it must be in [0, 1)")
+        for name in ("weight_decay", "clip_grad_norm"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"--optim.{name} is {getattr(self, name)}: it must not be negative")
+
+
+@dataclass
+class ScheduleConfig:
+    """How long a run is and what its learning rate does, as functions of samples consumed.
+
+    Args:
+        epochs: passes over the training bytes; fractions are fine. Ignored where `samples` is given.
+        samples: length of the run in samples; 0 means `epochs` decides.
+        warmup_samples: the rate rises linearly from 0 over this many samples.
+        decay: shape between warm-up and horizon.
+        horizon_samples: where the decay reaches its floor; 0 means the end of the run.
+        min_lr_ratio: floor of the decay, as a fraction of the peak; kept past the horizon.
+        lr_rule: scaling of the peak with the global batch: none, linear (Goyal et al. 2017), sqrt (Hoffer et al. 2017).
+        base_batch_size: the global batch at which the peak is `optim.lr`.
+        max_lr: cap of the scaled peak; 0 means none.
+    """
+
+    epochs: float = 1.0
+    samples: int = 0
+    warmup_samples: int = 0
+    decay: Literal["linear", "cosine", "constant"] = "linear"
+    horizon_samples: int = 0
+    min_lr_ratio: float = 0.0
+    lr_rule: Literal["none", "linear", "sqrt"] = "none"
+    base_batch_size: int = 128
+    max_lr: float = 0.0
+
+    def __post_init__(self) -> None:
+        _choice("schedule.decay", self.decay, ("linear", "cosine", "constant"))
+        _choice("schedule.lr_rule", self.lr_rule, ("none", "linear", "sqrt"))
+        _positive("schedule.base_batch_size", self.base_batch_size)
+        if not self.samples:
+            _positive("schedule.epochs", self.epochs)
+        for name in ("samples", "warmup_samples", "horizon_samples", "max_lr"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"--schedule.{name} is {getattr(self, name)}: it must not be negative")
+        if not 0 <= self.min_lr_ratio <= 1:
+            raise ValueError(f"--schedule.min_lr_ratio is {self.min_lr_ratio}: it must be in [0, 1]")
+
+
+@dataclass
+class LogConfig:
+    """What a run writes, and how often. 0 means a share of the run.
+
+    Args:
+        interval_samples: samples between lines of metrics.jsonl; 0: a hundredth of the run.
+        eval_interval_samples: samples between validations; 0: a tenth of the run.
+        checkpoint_interval_samples: samples between checkpoints; 0: a tenth of the run.
+        keep_checkpoints: newest checkpoints kept; the one with the best validation BPC is kept besides.
+        eval_lanes: the held-out text is read in this many lanes, each starting with zero state.
+        eval_max_bytes: validation during training stops after this many bytes; 0: all. The last one reads all.
+        progress: show a progress bar on rank 0.
+    """
+
+    interval_samples: int = 0
+    eval_interval_samples: int = 0
+    checkpoint_interval_samples: int = 0
+    keep_checkpoints: int = 2
+    eval_lanes: int = 32
+    eval_max_bytes: int = 0
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        _positive("log.keep_checkpoints", self.keep_checkpoints)
+        _positive("log.eval_lanes", self.eval_lanes)
+        names = ("interval_samples", "eval_interval_samples", "checkpoint_interval_samples", "eval_max_bytes")
+        for name in names:
+            if getattr(self, name) < 0:
+                raise ValueError(f"--log.{name} is {getattr(self, name)}: it must not be negative")
+
+
+@dataclass
+class TrainConfig:
+    """A training run: what `bigbatch train` reads from YAML and options, and what a run folder stores.
+
+    Args:
+        model: the network; `model.kind` tells the families apart.
+        data: where the text comes from and how it is split.
+        batch: lanes and window.
+        optim: Adam and clipping.
+        schedule: run length and learning rate.
+        loss_scale: loss scaling under fp16 and amp.
+        log: logging, validation, checkpoints.
+        run_dir: folder of the run: config.yaml, metrics.jsonl, checkpoints, results.
+        precision: fp32, fp16 (fp16 compute copies of fp32 master parameters), bf16, amp; auto is fp16 on CUDA, else fp32.
+        device: cpu, cuda, or auto.
+        nproc: processes on this machine; above 1 the command starts them itself.
+        seed: of initial weights, data order and dropout.
+        resume: auto goes on where the run folder stopped; never refuses a folder that holds a run.
+        profile: profile a few steps and write profile.txt and profile.json into the run folder.
+    """
+
+    model: MLSTMConfig | LSTMConfig = field(default_factory=MLSTMConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    batch: BatchConfig = field(default_factory=BatchConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    loss_scale: LossScaleConfig = field(default_factory=LossScaleConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    run_dir: str = "runs/train"
+    precision: Literal["auto", "fp32", "fp16", "bf16", "amp"] = "auto"
+    device: str = "auto"
+    nproc: int = 1
+    seed: int = 1234
+    resume: Literal["auto", "never"] = "auto"
+    profile: bool = False
+
+    def __post_init__(self) -> None:
+        _choice("precision", self.precision, tuple(PRECISIONS))
+        _choice("resume", self.resume, ("auto", "never"))
+        _positive("nproc", self.nproc)
+        if not self.run_dir or Path(self.run_dir).is_file():
+            raise ValueError(f"--run-dir {self.run_dir!r} is not a folder: name one, such as runs/mine")
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+# What may differ between the parts of one run: where and how it is computed, not what.
+LAYOUT_KEYS = ("run_dir", "device", "nproc", "resume", "profile", "batch.micro_batch_size", "log.progress", "log.keep_checkpoints")
+
+
+def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dictionary to one level with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat.update(flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
+    return flat
+
+
+def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Lines `key: old -> new` for every difference that would make another run of it."""
+    a, b = flatten(old), flatten(new)
+    keys = [key for key in {**a, **b} if key not in LAYOUT_KEYS and a.get(key) != b.get(key)]
+    return [f"{key}: {a.get(key)} -> {b.get(key)}" for key in keys]

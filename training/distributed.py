@@ -1,0 +1,169 @@
+"""Processes: joining and leaving the group, starting ranks on this machine, and the few exchanges the loop needs.
+
+Parallelism is PyTorch's (DDP over gloo or NCCL, started by torchrun's launcher). What is ours is that every wait has a
+time-out, a restarted attempt never meets the store of the one that died, and a user's error on any rank ends all ranks
+with one line instead of a traceback from each.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+_ERROR_FILE = "BIGBATCH_ERROR_FILE"
+_TIMEOUT = timedelta(minutes=10)
+# Errors a user can cause: they end in one line and exit status 2, wherever they happen.
+USER_ERRORS = (ValueError, OSError)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among the ranks of the run."""
+
+    rank: int = 0
+    world_size: int = 1
+    device: torch.device = torch.device("cpu")
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+
+def resolve_device(name: str) -> torch.device:
+    """`auto` is cuda where there is one. Under torchrun each local rank takes its own card.
+
+    Raises:
+        ValueError: if the device does not exist on this machine.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"--device {name}: this machine has no CUDA device that torch can use; run with --device cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"--device {name!r} is not a device: use auto, cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return device
+
+
+def under_torchrun() -> bool:
+    return "WORLD_SIZE" in os.environ and "RANK" in os.environ
+
+
+@contextmanager
+def process_group(device_name: str) -> Iterator[Ranks]:
+    """Joins the group if there is one, yields this rank, and leaves the group whatever happens."""
+    device = resolve_device(device_name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if not under_torchrun():
+        yield Ranks(device=device)
+        return
+    store, rank, world_size = next(dist.rendezvous("env://"))
+    # A restarted attempt shares the agent's store with the attempt that died: without a prefix of its own it would
+    # read the dead rank's address there (pytorch#135712).
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(
+        backend, store=dist.PrefixStore(f"attempt{attempt}", store), rank=rank, world_size=world_size, timeout=_TIMEOUT
+    )
+    try:
+        yield Ranks(rank, world_size, device)
+    finally:
+        dist.destroy_process_group()
+
+
+def agree_max(values: list[float], ranks: Ranks) -> list[float]:
+    """The largest of each value over all ranks: what one rank saw, all ranks act on."""
+    if ranks.world_size == 1:
+        return values
+    tensor = torch.tensor(values, dtype=torch.float64, device=ranks.device)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    return tensor.tolist()
+
+
+def sum_over_ranks(values: list[float], ranks: Ranks) -> list[float]:
+    """The sum of each value over all ranks, in fp64."""
+    if ranks.world_size == 1:
+        return values
+    tensor = torch.tensor(values, dtype=torch.float64, device=ranks.device)
+    dist.all_reduce(tensor)
+    return tensor.tolist()
+
+
+def gather_lanes(local: torch.Tensor, ranks: Ranks) -> torch.Tensor | None:
+    """Recurrent state (L, B_local, H) of every rank, joined in global lane order (L, B, H) on rank 0; None elsewhere."""
+    if ranks.world_size == 1:
+        return local.cpu()
+    parts = [torch.empty_like(local) for _ in range(ranks.world_size)]
+    dist.all_gather(parts, local.contiguous())
+    return torch.cat(parts, dim=1).cpu() if ranks.is_main else None
+
+
+def run_worker(main: Callable[[], int]) -> int:
+    """Runs one rank's work; a user's error is left for the launcher to print once, and no restart is tried for it."""
+    path = os.environ.get(_ERROR_FILE)
+    if path is None:
+        return main()
+    error_file = Path(path)
+    if error_file.stat().st_size:  # another rank of an earlier attempt found the run impossible
+        return 0
+    try:
+        return main()
+    except USER_ERRORS as error:
+        with error_file.open("a", encoding="utf-8") as file:
+            file.write(f"{error}\n")
+        return 0
+
+
+def launch(nproc: int, argv: list[str], max_restarts: int = 3) -> int:
+    """Runs `bigbatch ARGV` on `nproc` ranks of this machine with torchrun's launcher and waits for them.
+
+    The cores are divided among the ranks unless OMP_NUM_THREADS is set. If a rank dies, all are started again and go on
+    from the newest checkpoint.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        ValueError: with the message of the first user's error on any rank.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
+    config = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=nproc, rdzv_backend="c10d", rdzv_endpoint="localhost:0", run_id="bigbatch",
+        max_restarts=max_restarts, monitor_interval=0.1,
+    )  # fmt: skip
+    for name in ("torch.distributed.elastic", "torch.distributed.elastic.multiprocessing.api"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with tempfile.NamedTemporaryFile(prefix="bigbatch-error-") as error_file:
+        os.environ[_ERROR_FILE] = error_file.name
+        try:
+            elastic_launch(config, sys.executable)("-m", "bigbatch.scripts.cli", *argv)
+        except SignalException as stop:  # the ranks have written their checkpoint before they ended
+            return 128 + stop.sigval
+        except ChildFailedError as failed:
+            rank, failure = failed.get_first_failure()
+            print(f"rank {rank} ended with exit status {failure.exitcode}; see its output above", file=sys.stderr)
+            return failure.exitcode if failure.exitcode > 0 else 1
+        finally:
+            del os.environ[_ERROR_FILE]
+        messages = Path(error_file.name).read_text(encoding="utf-8").splitlines()
+    if messages:
+        raise ValueError(messages[0])
+    return 0

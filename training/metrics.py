@@ -1,0 +1,84 @@
+"""metrics.jsonl: one JSON object a line, appended as the run goes, cut back to the checkpoint when it resumes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+
+
+def bits_per_char(loss_nats: float) -> float:
+    return loss_nats / math.log(2.0)
+
+
+class MetricsWriter:
+    """Appends rows to metrics.jsonl. A row is one `write` call and ends in a newline, so a kill leaves at most one half row.
+
+    Args:
+        path: the file.
+        size_bytes: where to go on: everything after it belongs to steps that will be repeated, and is cut off.
+    """
+
+    def __init__(self, path: Path, size_bytes: int = 0) -> None:
+        self._file = path.open("ab")
+        if self._file.tell() > size_bytes:
+            os.truncate(path, size_bytes)
+
+    def write(self, row: dict) -> None:
+        # JSON has no NaN or infinity: a diverged value is written as null.
+        clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+        self._file.write(json.dumps(clean).encode() + b"\n")
+        self._file.flush()
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of what has been written; goes into the checkpoint."""
+        os.fsync(self._file.fileno())
+        return os.fstat(self._file.fileno()).st_size
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_metrics(run_dir: Path | str) -> list[dict]:
+    """All complete rows of a run, in order; a row that a kill left unfinished at the end is left out."""
+    path = Path(run_dir) / "metrics.jsonl"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist: is {run_dir} a run folder? `bigbatch train --run-dir` makes one")
+    lines = path.read_bytes().split(b"\n")
+    return [json.loads(line) for line in lines[:-1]]
+
+
+class RunningMeans:
+    """Sums over the steps since the last line, kept as Python floats so that a checkpoint holds them exactly."""
+
+    def __init__(self, state: dict | None = None) -> None:
+        self.loss_sum = 0.0
+        self.num_targets = 0
+        self.grad_norms: list[float] = []
+        self.seconds = 0.0
+        if state:
+            self.__dict__.update(state)
+
+    def add(self, loss_sum: float, num_targets: int, grad_norm: float, seconds: float) -> None:
+        self.loss_sum += loss_sum
+        self.num_targets += num_targets
+        self.grad_norms.append(grad_norm)
+        self.seconds += seconds
+
+    def state(self) -> dict:
+        return dict(self.__dict__)
+
+    def row(self) -> dict:
+        """loss in nats and bpc in bits per target, the largest finite gradient norm's mean, and tokens per second."""
+        loss = self.loss_sum / max(1, self.num_targets)
+        finite = [norm for norm in self.grad_norms if math.isfinite(norm)]
+        return {
+            "loss": loss,
+            "bpc": bits_per_char(loss),
+            "grad_norm": float(np.mean(finite)) if finite else math.nan,
+            "tokens_per_second": self.num_targets / self.seconds if self.seconds else 0.0,
+        }
