@@ -1,0 +1,172 @@
+"""Labelled texts for probes and classifiers: a whole file in memory, labels turned into class numbers.
+
+Rules, in this order:
+
+- Star ratings (a column named like one; whole numbers or halves from 1 to 5 or to 10, not just 1 and 2): below the
+  middle is negative, above is positive, the middle (3; 5 and 6 of 10) is dropped and counted.
+- Two classes that mean sentiment (0/1, -1/1, neg/pos, negative/positive, false/true): negative is 0, positive is 1.
+- Anything else: classes in sorted order, numbers by value.
+
+Reading and the guess of the columns are `sources.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .files import SourceReport
+from .sources import iter_rows
+
+STAR_COLUMNS = ("overall", "stars", "rating", "star_rating")
+SENTIMENT = ("negative", "positive")
+MAX_CLASSES = 100
+
+_POLARITY = {
+    "0": 0, "-1": 0, "neg": 0, "negative": 0, "false": 0,
+    "1": 1, "pos": 1, "positive": 1, "true": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LabelledData:
+    """Texts with their classes.
+
+    Attributes:
+        texts: Texts as found, uncleaned.
+        labels: Class of each text, int64 (n,); None for unlabelled data.
+        classes: Class names by number; empty for unlabelled data.
+        report: What reading found.
+        messages: Lines for the user: columns that were guessed, rows that were dropped.
+        num_dropped: Rows in the middle of a star scale.
+        num_without_label: Rows with text but without a label, left out of labelled data.
+    """
+
+    texts: list[str]
+    labels: np.ndarray | None
+    classes: list[str]
+    report: SourceReport
+    messages: list[str]
+    num_dropped: int = 0
+    num_without_label: int = 0
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+def load_labelled(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    text_key: str | None = None,
+    label_key: str | None = None,
+    on_bad_row: str = "skip",
+    allow_unlabelled: bool = False,
+    classes: Sequence[str] | None = None,
+) -> LabelledData:
+    """Reads labelled texts.
+
+    Args:
+        paths: A file, glob or folder, or several.
+        text_key: Column of the text; None guesses.
+        label_key: Column of the label; None guesses.
+        on_bad_row: `skip` counts rows without text or label, `error` stops at the first.
+        allow_unlabelled: Accept a file without labels, or with one class only (a test part, say).
+        classes: Class names of the training part; labels of this part are numbered by them.
+
+    Raises:
+        FileNotFoundError: a file is not there.
+        ValueError: bad input (see `sources.iter_rows`), labels of one class or none unless allowed, labels that are no
+            classes, or a label that `classes` does not have.
+    """
+    report = SourceReport()
+    names = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    where = ", ".join(os.fspath(name) for name in names)
+    rows = list(iter_rows(names, text_key, label_key, on_bad_row, report))
+    texts, raw = [row.text for row in rows], [_normalised(row.label) for row in rows]
+    label_columns = {label for _, label in report.columns.values() if label is not None}
+    labelled = [i for i, value in enumerate(raw) if value is not None]
+    if not labelled:
+        if allow_unlabelled:
+            return LabelledData(texts, None, [], report, list(report.messages), num_without_label=len(texts))
+        columns = f"column {', '.join(sorted(label_columns))} is empty" if label_columns else "name it with --label-key"
+        raise ValueError(f"{where}: no labels: {columns}")
+    if len(labelled) < len(raw) and on_bad_row == "error":
+        row = next(row for row, value in zip(rows, raw) if value is None)
+        raise ValueError(f"{row.path}:{row.number}: no label: mend the row or use on_bad_row=skip")
+    values = [raw[i] for i in labelled]
+    numbers, names_of_classes = _classify(where, values, label_columns, classes)
+    kept = [i for i, number in zip(labelled, numbers) if number >= 0]
+    labels = np.array([number for number in numbers if number >= 0], np.int64)
+    if len(np.unique(labels)) < 2 and not allow_unlabelled:
+        found = names_of_classes[labels[0]] if len(labels) else "none"
+        raise ValueError(f"{where}: labels of one class only ({found}): a probe needs at least two")
+    dropped, without = len(labelled) - len(kept), len(raw) - len(labelled)
+    messages = list(report.messages)
+    if dropped:
+        messages.append(f"{where}: star ratings read as negative/positive; {dropped:,} rows in the middle dropped")
+    if without:
+        messages.append(f"{where}: {without:,} rows without a label left out")
+    return LabelledData([texts[i] for i in kept], labels, names_of_classes, report, messages, dropped, without)
+
+
+def _normalised(value: Any) -> str | float | None:
+    """A label as a float where it is a number, else as a string; None if there is none."""
+    if value is None:
+        return None
+    if isinstance(value, (bool, int, float, np.number)):
+        number = float(value)
+        return None if math.isnan(number) else number
+    text = str(value).strip()
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return number if math.isfinite(number) else text
+
+
+def _classify(
+    where: str, values: list[Any], columns: set[str], classes: Sequence[str] | None
+) -> tuple[list[int], list[str]]:
+    """Class number of each label (-1: dropped) and the class names."""
+    distinct = set(values)
+    if columns and all(column.casefold() in STAR_COLUMNS for column in columns) and _is_star_scale(distinct):
+        middle = (3.0, 3.0) if max(distinct) <= 5 else (5.0, 6.0)
+        names, of_value = list(SENTIMENT), {v: 0 if v < middle[0] else 1 if v > middle[1] else -1 for v in distinct}
+    elif all(_name(value).casefold() in _POLARITY for value in distinct):
+        names, of_value = list(SENTIMENT), {value: _POLARITY[_name(value).casefold()] for value in distinct}
+    else:
+        if len(distinct) > MAX_CLASSES:
+            raise ValueError(
+                f"{where}: column {', '.join(sorted(columns))} has {len(distinct):,} different values, "
+                f"more than the {MAX_CLASSES} classes allowed: choose another with --label-key"
+            )
+        ordered = sorted(distinct, key=lambda value: (isinstance(value, str), value))
+        names, of_value = [_name(value) for value in ordered], {value: i for i, value in enumerate(ordered)}
+    if classes is not None:
+        unknown = (
+            sorted(set(names) - set(classes)) if names != list(SENTIMENT) or set(classes) != set(SENTIMENT) else []
+        )
+        if unknown:
+            raise ValueError(f"{where}: label {unknown[0]!r} is not among the classes {', '.join(classes)}")
+        index = {i: list(classes).index(name) for i, name in enumerate(names) if name in classes}
+        names, of_value = list(classes), {value: index.get(i, -1) for value, i in of_value.items()}
+    return [of_value[value] for value in values], names
+
+
+def _is_star_scale(distinct: set[Any]) -> bool:
+    numbers = all(isinstance(value, float) for value in distinct)
+    if not numbers or min(distinct) < 1 or not 2 < max(distinct) <= 10:
+        return False
+    return all(value * 2 == int(value * 2) for value in distinct)
+
+
+def _name(value: str | float) -> str:
+    if isinstance(value, str):
+        return value
+    return str(int(value)) if value == int(value) else str(value)
