@@ -43,7 +43,7 @@ setup(
         "scikit-learn>=1.5",
         "matplotlib>=3.8",
         "tqdm>=4.66",
-        "jsonargparse[signatures]>=4.40",
+        "jsonargparse[signatures]>=4.49",
         "safetensors>=0.4.5",
     ],
     extras_require=EXTRAS,

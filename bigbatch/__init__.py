@@ -16,7 +16,7 @@ _PUBLIC = {
     "MLSTMConfig": "bigbatch.models.config",
     "LSTMConfig": "bigbatch.models.config",
     "TrainConfig": "bigbatch.training.config",
-    "train": "bigbatch.training.engine",
+    "train": "bigbatch.training.run",
     "load_model": "bigbatch.training.checkpoint",
     "evaluate_bpc": "bigbatch.training.evaluate",
     "TokenStore": "bigbatch.data.token_store",

@@ -98,7 +98,11 @@ def save_checkpoint(run_dir: Path, checkpoint: Checkpoint, config: dict, keep: i
     shutil.rmtree(building, ignore_errors=True)
     try:
         building.mkdir(parents=True)
-        for file, tensors in (("model", checkpoint.model), ("optimizer", checkpoint.optimizer), ("state", checkpoint.state)):
+        for file, tensors in (
+            ("model", checkpoint.model),
+            ("optimizer", checkpoint.optimizer),
+            ("state", checkpoint.state),
+        ):
             save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, building / f"{file}.safetensors")
         (building / "trainer.json").write_text(json.dumps(checkpoint.trainer), encoding="utf-8")
         files = sorted(building.iterdir())
@@ -170,7 +174,9 @@ def verify(path: Path) -> dict:
             state = "is missing" if size < 0 else f"has {size:,} of {expected['bytes']:,} bytes"
             raise ValueError(f"checkpoint {path}: {name} {state}; the checkpoint is damaged, use another one")
         if _sha256(file) != expected["sha256"]:
-            raise ValueError(f"checkpoint {path}: {name} does not match its checksum; the checkpoint is damaged, use another one")
+            raise ValueError(
+                f"checkpoint {path}: {name} does not match its checksum; the checkpoint is damaged, use another one"
+            )
     return manifest
 
 
@@ -210,7 +216,9 @@ def load_weights(model: nn.Module, tensors: Mapping[str, torch.Tensor], where: s
         ours, theirs = own.get(name), tensors.get(name)
         if ours is None or theirs is None or ours.shape != theirs.shape:
             shapes = [("absent" if t is None else str(tuple(t.shape))) for t in (theirs, ours)]
-            raise ValueError(f"{where} is of another model: {name} is {shapes[0]} there and {shapes[1]} in this configuration")
+            raise ValueError(
+                f"{where} is of another model: {name} is {shapes[0]} there and {shapes[1]} in this configuration"
+            )
     model.load_state_dict(dict(tensors))
 
 
@@ -223,7 +231,9 @@ def find_checkpoint(path: Path, which: str = "best") -> Path:
     if (path / "manifest.json").is_file():
         return path
     if not path.is_dir():
-        raise ValueError(f"{path} does not exist: train a model first with `bigbatch train --run-dir {path}`, or see runs/")
+        raise ValueError(
+            f"{path} does not exist: train a model first with `bigbatch train --run-dir {path}`, or see runs/"
+        )
     paths = checkpoint_dirs(path)
     if not paths:
         raise ValueError(f"{path} holds no checkpoint: train first with `bigbatch train --run-dir {path}`")
@@ -247,7 +257,9 @@ def load_model(path: Path | str, device: str = "cpu", which: str = "best") -> Lo
     model_config = dict(manifest["config"]["model"])
     config_class = {"mlstm": MLSTMConfig, "lstm": LSTMConfig}.get(model_config["kind"])
     if config_class is None:
-        raise ValueError(f"checkpoint {directory} holds a model of kind {model_config['kind']!r}, which cannot be loaded here")
+        raise ValueError(
+            f"checkpoint {directory} holds a model of kind {model_config['kind']!r}, which cannot be loaded here"
+        )
     model = build_model(config_class(**model_config))
     load_weights(model, load_file(directory / "model.safetensors"), str(directory))
     trainer = json.loads((directory / "trainer.json").read_text(encoding="utf-8"))

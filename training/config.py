@@ -194,7 +194,7 @@ class TrainConfig:
 
 
 # What may differ between the parts of one run: where and how it is computed, not what.
-LAYOUT_KEYS = ("run_dir", "device", "nproc", "resume", "profile", "batch.micro_batch_size", "log.progress", "log.keep_checkpoints")
+LAYOUT_KEYS = ("run_dir", "device", "nproc", "resume", "profile", "batch.micro_batch_size")
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -208,5 +208,6 @@ def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Lines `key: old -> new` for every difference that would make another run of it."""
     a, b = flatten(old), flatten(new)
-    keys = [key for key in {**a, **b} if key not in LAYOUT_KEYS and a.get(key) != b.get(key)]
+    ours = [key for key in {**a, **b} if key not in LAYOUT_KEYS and not key.startswith("log.")]
+    keys = [key for key in ours if a.get(key) != b.get(key)]
     return [f"{key}: {a.get(key)} -> {b.get(key)}" for key in keys]

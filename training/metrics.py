@@ -47,7 +47,9 @@ def read_metrics(run_dir: Path | str) -> list[dict]:
     """All complete rows of a run, in order; a row that a kill left unfinished at the end is left out."""
     path = Path(run_dir) / "metrics.jsonl"
     if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist: is {run_dir} a run folder? `bigbatch train --run-dir` makes one")
+        raise FileNotFoundError(
+            f"{path} does not exist: is {run_dir} a run folder? `bigbatch train --run-dir` makes one"
+        )
     lines = path.read_bytes().split(b"\n")
     return [json.loads(line) for line in lines[:-1]]
 
@@ -82,3 +84,19 @@ class RunningMeans:
             "grad_norm": float(np.mean(finite)) if finite else math.nan,
             "tokens_per_second": self.num_targets / self.seconds if self.seconds else 0.0,
         }
+
+
+def read_result(run_dir: Path | str) -> dict:
+    """result.json of a run folder; empty if there is none yet."""
+    path = Path(run_dir) / "result.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def update_result(run_dir: Path | str, values: dict) -> dict:
+    """Adds values to result.json, atomically; returns the whole."""
+    result = {**read_result(run_dir), **values}
+    path = Path(run_dir) / "result.json"
+    partial = path.with_name(".result.json.partial")
+    partial.write_text(json.dumps(result, indent=1), encoding="utf-8")
+    partial.replace(path)
+    return result

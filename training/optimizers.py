@@ -34,7 +34,9 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
     }
 
 
-def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
+def load_optimizer_tensors(
+    optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, torch.Tensor]
+) -> None:
     """The reverse of `optimizer_tensors`.
 
     Raises:
@@ -44,6 +46,10 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, t
     for key, value in tensors.items():
         entry, name = key.split(".", 1)
         if name not in parameters:
-            raise ValueError(f"the checkpoint's optimizer state names the parameter {name!r}, which this model does not have")
+            raise ValueError(
+                f"the checkpoint's optimizer state names the parameter {name!r}, which this model does not have"
+            )
         # Adam's step counters stay on the CPU unless the kernel wants them elsewhere; moments live with their parameter.
-        optimizer.state[parameters[name]][entry] = value.clone() if entry == "step" else value.to(parameters[name].device)
+        optimizer.state[parameters[name]][entry] = (
+            value.clone() if entry == "step" else value.to(parameters[name].device)
+        )

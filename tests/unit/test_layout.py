@@ -88,7 +88,9 @@ def test_setup_lists_every_package(repo: Path) -> None:
 
 
 def test_inner_init_files_are_empty(repo: Path) -> None:
-    filled = [p for p in product_files(repo) if p.name == "__init__.py" and p.parent != repo / "bigbatch" and p.read_text()]
+    filled = [
+        p for p in product_files(repo) if p.name == "__init__.py" and p.parent != repo / "bigbatch" and p.read_text()
+    ]
     assert not filled
 
 

@@ -33,7 +33,9 @@ class LossOutput(NamedTuple):
     state: RecurrentState
 
 
-def sequence_loss(model: nn.Module, tokens: Tensor, reset: Tensor, mask: Tensor, state: RecurrentState | None) -> LossOutput:
+def sequence_loss(
+    model: nn.Module, tokens: Tensor, reset: Tensor, mask: Tensor, state: RecurrentState | None
+) -> LossOutput:
     """Cross-entropy of the next byte, softmax in fp32 whatever the logits' dtype.
 
     Args:

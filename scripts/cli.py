@@ -1,0 +1,87 @@
+"""The command `bigbatch`: a table of commands, each a thin module that is imported when it is called.
+
+Errors that a user can cause (ValueError, OSError) end in one line and exit status 2; BIGBATCH_DEBUG=1 shows the
+traceback as well. Options may be written with dashes or underscores.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+
+COMMANDS = {
+    "demo": "the whole pipeline on a corpus it writes itself: train, transfer, report.html",
+    "prepare": "turn CSV, JSONL, Parquet or text files into a token store",
+    "train": "train a byte language model (mLSTM or LSTM), on one process or several",
+    "evaluate": "bits per character of a trained model on held-out text",
+    "transfer": "probe a trained model's features for sentiment, with intervals and baselines",
+    "classify": "label and probability for text, a file or standard input",
+    "heatmap": "colour text character by character by the sentiment unit",
+    "doctor": "versions, devices, threads, speed of this machine, and what is missing",
+}
+
+
+def usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {summary}" for name, summary in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: bigbatch COMMAND [options]",
+            "",
+            "Mixed-precision, large-batch language modelling and its transfer to sentiment.",
+            "",
+            *lines,
+            "",
+            "bigbatch COMMAND --help explains a command; start with: bigbatch demo",
+        ]
+    )
+
+
+def with_dashes(argv: list[str]) -> list[str]:
+    """`--run_dir X` -> `--run-dir X`: option names only, never values, and nothing behind a bare `--`."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    names = []
+    for word in argv[:end]:
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            word = "--" + name[2:].replace("_", "-") + equals + value
+        names.append(word)
+    return names + argv[end:]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command; returns the exit status."""
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if argv[0] in ("--version", "version"):
+        from bigbatch import __version__
+
+        print(f"bigbatch {__version__}")
+        return 0
+    name = argv[0]
+    if name not in COMMANDS:
+        print(f"bigbatch: there is no command {name!r}; commands: {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.WARNING)
+    logging.getLogger("bigbatch").setLevel(logging.INFO)
+    try:
+        return importlib.import_module(f"..{name}", __name__).main(with_dashes(argv[1:])) or 0
+    except (ValueError, OSError) as error:
+        if os.environ.get("BIGBATCH_DEBUG"):
+            raise
+        if isinstance(error, BrokenPipeError):  # the reader of our output has gone: `bigbatch classify ... | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        print(f"bigbatch {name}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"bigbatch {name}: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

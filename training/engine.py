@@ -1,0 +1,293 @@
+"""The one training loop: every family, precision and number of ranks goes through `Engine.run`.
+
+What differs between families is the task (`tasks/`); what differs between precisions is the policy and the scaler
+(`fp16/`). The loop counts samples: schedule, logs, validation, checkpoints and resuming are functions of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from tqdm import tqdm
+
+from ..data.streams import OrderedStore, StreamPosition
+from ..fp16.grads import agree_found_inf, clip_grad_norm_, first_bad_parameter, found_inf, unscale_
+from ..fp16.loss_scaler import make_loss_scaler
+from ..fp16.policy import apply_policy
+from ..models.build import build_model
+from .batch_size import batch_layout
+from .checkpoint import Checkpoint, load_weights, newest_checkpoint, save_checkpoint
+from .config import TrainConfig
+from .distributed import Ranks, sum_over_ranks, under_torchrun
+from .evaluate import EvalResult, evaluate_bpc
+from .memory import explain_out_of_memory, is_out_of_memory
+from .metrics import MetricsWriter, RunningMeans
+from .optimizers import build_optimizer, load_optimizer_tensors, optimizer_tensors, set_lr
+from .profiling import StepProfiler
+from .schedules import check_schedule, lr_factor, scaled_peak_lr
+from .tasks.char_lm import CharLMTask
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended.
+
+    Attributes:
+        status: "finished", or "stopped" by a signal after writing a checkpoint.
+        samples: samples consumed.
+        tokens: bytes trained on.
+        val: the last validation, on the whole split; None if stopped.
+        best_bpc: lowest validation BPC.
+    """
+
+    status: str
+    samples: int
+    tokens: int
+    val: EvalResult | None
+    best_bpc: float | None
+
+
+class Engine:
+    """One rank of one run, from its newest checkpoint or from the beginning.
+
+    Args:
+        config: the run, precision already resolved.
+        ranks: this process.
+        train: bytes to train on.
+        val: bytes to validate on.
+        data_hash: of the token store; a checkpoint of other data is refused.
+    """
+
+    def __init__(
+        self, config: TrainConfig, ranks: Ranks, train: OrderedStore, val: OrderedStore, data_hash: str
+    ) -> None:
+        self.config, self.ranks, self.val, self.data_hash = config, ranks, val, data_hash
+        self.run_dir = Path(config.run_dir)
+        self.layout = batch_layout(config.batch, ranks.world_size)
+        torch.manual_seed(config.seed)
+        self.model = build_model(config.model).to(ranks.device)
+        self.scaler = make_loss_scaler(config.loss_scale, config.precision)
+        self.optimizer = build_optimizer(self.model, config.optim)
+        self.trainer: dict[str, Any] = {"samples": 0, "tokens": 0, "step": 0, "seconds": 0.0, "best_bpc": None}
+        position, state = self._restore()
+        self.policy = apply_policy(self.model, config.precision, ranks.device.type)
+        self.forward = self.policy
+        if ranks.world_size > 1:
+            self.forward = DistributedDataParallel(self.policy, gradient_as_bucket_view=True, broadcast_buffers=False)
+        self.task = CharLMTask(config, self.layout, ranks, train, position, state)
+        self.total_samples = config.schedule.samples or round(config.schedule.epochs * self.task.samples_per_epoch)
+        check_schedule(config.schedule, self.total_samples)
+        self.peak_lr = scaled_peak_lr(config.schedule, config.optim.lr, self.layout.global_batch_size)
+        self._stop = False
+
+    def _restore(self) -> tuple[StreamPosition | None, dict | None]:
+        """Loads the newest whole checkpoint into model, optimizer and scaler; returns where the data stood."""
+        self.means, self._metrics_bytes = RunningMeans(), 0
+        found = newest_checkpoint(self.run_dir)
+        if found is None:
+            return None, None
+        checkpoint, _, path = found
+        self.trainer = checkpoint.trainer["progress"]
+        if checkpoint.trainer["data_hash"] != self.data_hash:
+            raise ValueError(
+                f"{path} was trained on other data than --data.paths holds now: use another --run-dir for it"
+            )
+        load_weights(self.model, checkpoint.model, str(path))
+        load_optimizer_tensors(self.optimizer, self.model, checkpoint.optimizer)
+        self.scaler.load_state_dict(checkpoint.trainer["loss_scale"])
+        self.means = RunningMeans(checkpoint.trainer["means"])
+        self._metrics_bytes = checkpoint.trainer["metrics_bytes"]
+        if self.ranks.is_main:
+            log.info("resuming from %s at %s samples", path, f"{self.trainer['samples']:,}")
+        return StreamPosition.from_json(checkpoint.trainer["position"]), checkpoint.state
+
+    @property
+    def finished(self) -> bool:
+        return self.trainer["samples"] >= self.total_samples
+
+    def run(self) -> TrainResult:
+        """Trains to the end of the run, or until a signal asks to stop.
+
+        Raises:
+            ValueError: if gradients stay non-finite, or a micro-batch does not fit in memory.
+            OSError: if a checkpoint cannot be written.
+        """
+        config, interval = self.config, self._interval
+        metrics = MetricsWriter(self.run_dir / "metrics.jsonl", self._metrics_bytes) if self.ranks.is_main else None
+        profiler = StepProfiler(self.run_dir if config.profile and self.ranks.is_main else None)
+        val = None
+        self.model.train()
+        with self._signals(), self._progress_bar() as bar, profiler:
+            while not self.finished and not self._stop:
+                before = self.trainer["samples"]
+                row = self._step_and_time(bar)
+                after = self.trainer["samples"]
+                done = self.finished
+
+                def crossed(every: int, before: int = before, after: int = after, done: bool = done) -> bool:
+                    return done or before // every != after // every
+
+                if metrics and crossed(interval(config.log.interval_samples, 100)):
+                    metrics.write({**row, **self.means.row()})
+                if crossed(interval(config.log.interval_samples, 100)):
+                    self.means = RunningMeans()
+                best = False
+                if crossed(interval(config.log.eval_interval_samples, 10)):
+                    val, best = self._validate(metrics, config.log.eval_max_bytes)
+                    bar.set_postfix(bpc=f"{val.bpc:.3f}", refresh=False)
+                if self._stop or best or crossed(interval(config.log.checkpoint_interval_samples, 10)):
+                    self._save(metrics, best)
+                profiler.step()
+            if self.finished and (val is None or config.log.eval_max_bytes):
+                val, _ = self._validate(metrics, 0)
+        if metrics:
+            metrics.close()
+        status = "finished" if self.finished else "stopped"
+        return TrainResult(status, self.trainer["samples"], self.trainer["tokens"], val, self.trainer["best_bpc"])
+
+    def _interval(self, samples: int, share: int) -> int:
+        return samples or max(1, self.total_samples // share)
+
+    def _step_and_time(self, bar: tqdm) -> dict:
+        started = time.perf_counter()
+        lr = self.peak_lr * lr_factor(self.config.schedule, self.trainer["samples"], self.total_samples)
+        epoch, num_targets = self.task.stream.position.epoch, self.task.num_targets()
+        try:
+            loss_sum, grad_norm = self._step(lr, num_targets)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise ValueError(explain_out_of_memory(self.forward, self.task.stream, self.layout, self.ranks)) from error
+        self.task.advance()
+        progress = self.trainer
+        progress["samples"] += self.layout.global_batch_size
+        progress["tokens"] += num_targets
+        progress["step"] += 1
+        seconds = time.perf_counter() - started
+        progress["seconds"] += seconds
+        self.means.add(loss_sum, num_targets, grad_norm, seconds)
+        bar.update(num_targets)
+        return {
+            "samples": progress["samples"],
+            "tokens": progress["tokens"],
+            "step": progress["step"],
+            "epoch": epoch,
+            "lr": lr,
+            "loss_scale": self.scaler.scale,
+            "skipped_steps": self.scaler.skipped_steps,
+        }
+
+    def _step(self, lr: float, num_targets: int) -> tuple[float, float]:
+        """One global batch: returns its loss sum over all ranks and the gradient norm before clipping."""
+        ranks, parameters = self.ranks, list(self.model.parameters())
+        # Dropout is a function of seed, position and rank, so that nothing random has to be stored.
+        torch.manual_seed((self.config.seed * 1_000_003 + self.trainer["samples"]) * 8191 + ranks.rank)
+        self.optimizer.zero_grad(set_to_none=ranks.world_size == 1)
+        # DDP averages over ranks; the loss is divided by the targets of the whole global batch, so unequal ranks and
+        # micro-batches stay unbiased.
+        factor = self.scaler.scale * ranks.world_size / num_targets
+        local_loss = 0.0
+        for micro_step in range(self.layout.grad_accum_steps):
+            last = micro_step == self.layout.grad_accum_steps - 1
+            exchange = isinstance(self.forward, DistributedDataParallel) and not last
+            with self.forward.no_sync() if exchange else nullcontext():  # pyright: ignore
+                output = self.task.loss(self.forward, micro_step)
+                (output.loss_sum * factor).backward()
+            local_loss += float(output.loss_sum.detach())
+        loss_sum, stop = sum_over_ranks([local_loss, float(self._stop)], ranks)
+        self._stop = stop > 0
+        unscale_(parameters, 1.0 / self.scaler.scale)
+        overflow = agree_found_inf(found_inf(parameters))
+        grad_norm = float("inf")
+        if not overflow:
+            grad_norm = clip_grad_norm_(parameters, self.config.optim.clip_grad_norm)
+            set_lr(self.optimizer, lr)
+            self.optimizer.step()
+        self.scaler.update(overflow)
+        if self.scaler.stuck:
+            raise ValueError(self._explain_divergence(lr))
+        return loss_sum, grad_norm
+
+    def _explain_divergence(self, lr: float) -> str:
+        name, largest = first_bad_parameter(self.model.named_parameters()) or ("unknown", float("nan"))
+        return (
+            f"the gradients were not finite for {self.scaler.max_consecutive_overflows} steps in a row at loss scale "
+            f"{self.scaler.scale:g} (first bad gradient: {name}, largest weight {largest:.3g}, lr {lr:.3g}): lower --optim.lr or "
+            f"lengthen --schedule.warmup_samples; checkpoints from before are in {self.run_dir / 'checkpoints'}"
+        )
+
+    def _validate(self, metrics: MetricsWriter | None, max_bytes: int) -> tuple[EvalResult, bool]:
+        """Scores the validation split; True if it is the best so far."""
+        log_config, batch = self.config.log, self.config.batch
+        val = evaluate_bpc(self.policy, self.val, log_config.eval_lanes, batch.seq_length, self.ranks, max_bytes)
+        progress = self.trainer
+        best = max_bytes == log_config.eval_max_bytes and val.bpc < (progress["best_bpc"] or float("inf"))
+        if best:
+            progress["best_bpc"] = val.bpc
+        if metrics:
+            row = {"event": "eval", "split": "val", "samples": progress["samples"], "tokens": progress["tokens"]}
+            metrics.write({**row, "loss": val.loss, "bpc": val.bpc, "num_targets": val.num_targets})
+        return val, best
+
+    def _save(self, metrics: MetricsWriter | None, best: bool) -> None:
+        state = self.task.state_tensors()
+        if metrics is None:
+            return
+        trainer = {
+            **{key: self.trainer[key] for key in ("samples", "tokens")},
+            "progress": self.trainer,
+            "position": self.task.stream.position.to_json(),
+            "loss_scale": self.scaler.state_dict(),
+            "means": self.means.state(),
+            "metrics_bytes": metrics.size_bytes,
+            "data_hash": self.data_hash,
+        }
+        tensors = optimizer_tensors(self.optimizer, self.model)
+        checkpoint = Checkpoint(self.model.state_dict(), trainer, tensors, state)
+        save_checkpoint(self.run_dir, checkpoint, self.config.to_dict(), self.config.log.keep_checkpoints, best)
+
+    def _progress_bar(self) -> tqdm:
+        """Characters done of the run, on rank 0."""
+        total = self.total_samples * self.config.batch.seq_length
+        hidden = not (self.ranks.is_main and self.config.log.progress)
+        return tqdm(
+            total=total, initial=self.trainer["tokens"], unit="char", unit_scale=True, desc="train", disable=hidden, mininterval=0.5
+        )  # fmt: skip
+
+    def _signals(self) -> _StopSignals:
+        return _StopSignals(self)
+
+    def request_stop(self) -> None:
+        """Ends the run after the present step, with a checkpoint; agreed on by all ranks."""
+        self._stop = True
+
+
+class _StopSignals:
+    """SIGTERM and SIGINT end the run after the step in progress; a second SIGINT of a single process ends it at once."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._old[number] = signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: object) -> None:
+        self._engine.request_stop()
+        if number == signal.SIGINT and not under_torchrun():
+            signal.signal(signal.SIGINT, self._old[signal.SIGINT])
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)

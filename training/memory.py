@@ -1,0 +1,44 @@
+"""What to say when memory runs out: which micro-batch would have fitted, found by trying."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ..data.streams import LaneStream
+from .batch_size import BatchLayout
+from .distributed import Ranks
+from .tasks.char_lm import sequence_loss
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """True for CUDA's exception and for the plain RuntimeError of torch's CPU allocator."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def explain_out_of_memory(model: nn.Module, stream: LaneStream, layout: BatchLayout, ranks: Ranks) -> str:
+    """One line with the largest smaller micro-batch whose forward and backward pass fits."""
+    micro = layout.micro_batch_size
+    share = layout.global_batch_size // layout.data_parallel_size
+    module = getattr(model, "module", model) if ranks.world_size > 1 else model  # without DDP: no exchange while trying
+    module.zero_grad(set_to_none=True)
+    for smaller in sorted((m for m in range(1, micro) if share % m == 0), reverse=True):
+        if _fits(module, stream, layout.lanes(ranks.rank)[:smaller], ranks):
+            remedy = f"a micro-batch of {smaller} fits: run with --batch.micro_batch_size {smaller} (same result, more steps)"
+            break
+    else:
+        remedy = "not even one lane fits: shorten --batch.seq_length or --model.hidden_size"
+    return f"out of memory on {ranks.device} with micro-batch {micro} x {stream.seq_length} bytes: {remedy}"
+
+
+def _fits(module: nn.Module, stream: LaneStream, lanes: range, ranks: Ranks) -> bool:
+    try:
+        tokens, reset, mask = (torch.from_numpy(array).to(ranks.device) for array in stream.read(lanes))
+        sequence_loss(module, tokens, reset, mask, None).loss_sum.backward()
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        return False
+    finally:
+        module.zero_grad(set_to_none=True)
+    return True

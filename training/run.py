@@ -1,0 +1,196 @@
+"""The run folder: what is decided once before ranks start, and what each rank does with it.
+
+`train` is the whole: it resolves the configuration, builds the token store if it is missing, starts ranks where there
+are to be several, and runs the loop. A run is repeated, or gone on with, from its folder alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import yaml
+
+from ..data.demo_reviews import write_demo_corpus
+from ..data.prepare import open_or_prepare
+from ..data.splits import Splits, split_documents
+from ..data.streams import OrderedStore
+from ..data.token_store import TokenStore, store_exists
+from ..fp16.config import resolve_precision
+from .batch_size import batch_layout
+from .checkpoint import checkpoint_dirs
+from .config import TrainConfig, changed_keys
+from .distributed import Ranks, launch, process_group, resolve_device, under_torchrun
+from .engine import Engine, TrainResult
+from .metrics import read_result, update_result
+
+log = logging.getLogger(__name__)
+
+EXIT_STOPPED = 143  # what a shell reports for a process ended by SIGTERM
+
+
+def read_config(run_dir: Path | str) -> dict:
+    """config.yaml of a run folder as a nested dictionary.
+
+    Raises:
+        ValueError: if the folder holds no configuration or an unreadable one.
+    """
+    path = Path(run_dir) / "config.yaml"
+    if not path.is_file():
+        raise ValueError(
+            f"{run_dir} is not a run folder (it has no config.yaml): `bigbatch train --run-dir {run_dir}` makes one"
+        )
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def store_prefix(config: TrainConfig) -> Path:
+    return Path(config.data.store) if config.data.store else Path(config.run_dir) / "data" / "corpus"
+
+
+def prepare_run(config: TrainConfig) -> TrainConfig:
+    """Makes the run folder ready; done by one process, before any rank starts.
+
+    Returns:
+        The configuration as stored: precision and device decided, paths absolute.
+
+    Raises:
+        ValueError: if the folder holds a run of another configuration, or the configuration cannot be run here.
+        FileNotFoundError: if a data file does not exist.
+    """
+    run_dir = Path(config.run_dir)
+    stored = read_config(run_dir) if (run_dir / "config.yaml").is_file() else None
+    if stored is not None and config.resume == "never":
+        raise ValueError(f"{run_dir} holds a run already and --resume is never: choose another --run-dir")
+    precision = config.precision
+    if precision == "auto" and stored is not None:
+        precision = stored["precision"]
+    precision = resolve_precision(precision, resolve_device(config.device).type)
+    paths = [path if path == "demo" else str(Path(path).absolute()) for path in config.data.paths]
+    store = str(Path(config.data.store).absolute()) if config.data.store else None
+    config = replace(config, precision=precision, data=replace(config.data, paths=paths, store=store))
+    if stored is not None and checkpoint_dirs(run_dir):
+        differences = changed_keys(stored, config.to_dict())
+        if differences:
+            raise ValueError(
+                f"{run_dir} holds a run of another configuration ({'; '.join(differences)}): choose another --run-dir, or give "
+                "the options it was started with"
+            )
+    batch_layout(config.batch, config.nproc)
+    build_store(config)
+    write_config(config)
+    return config
+
+
+def write_config(config: TrainConfig) -> None:
+    run_dir = Path(config.run_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    partial = run_dir / ".config.yaml.partial"
+    partial.write_text(yaml.safe_dump(config.to_dict(), sort_keys=False), encoding="utf-8")
+    partial.replace(run_dir / "config.yaml")
+
+
+def build_store(config: TrainConfig) -> None:
+    """Builds the token store from the data files unless it is there and of these files."""
+    prefix, data = store_prefix(config), config.data
+    if data.paths == ["demo"]:
+        if store_exists(prefix):
+            return
+        data = replace(data, paths=[str(write_demo_corpus(prefix.parent / "demo").lm)])
+    open_or_prepare(data, prefix, progress=config.log.progress)
+
+
+def load_splits(config: TrainConfig) -> tuple[TokenStore, Splits]:
+    """The token store of a run and its split into train, val and test.
+
+    Raises:
+        ValueError: if the store is missing or too small to split.
+    """
+    prefix = store_prefix(config)
+    if not store_exists(prefix):
+        raise ValueError(
+            f"the token store {prefix} does not exist: build it with `bigbatch prepare`, once, before the ranks start"
+        )
+    store = TokenStore(prefix)
+    data = config.data
+    splits = split_documents(
+        store, data.seed, data.val_fraction, data.test_fraction, data.min_heldout_bytes, data.num_shards,
+        data.keep_duplicates_together,
+    )  # fmt: skip
+    return store, splits
+
+
+def split_source(config: TrainConfig, split: str) -> OrderedStore:
+    """The bytes of one split of a run, in shuffled document order."""
+    store, splits = load_splits(config)
+    return OrderedStore(store, getattr(splits, split))
+
+
+def run_rank(config: TrainConfig) -> TrainResult:
+    """One rank's part: joins the group, trains, and on rank 0 records how it ended in result.json."""
+    with process_group(config.device) as ranks:
+        if not ranks.is_main:
+            logging.getLogger("bigbatch").setLevel(logging.WARNING)
+        if under_torchrun() and ranks.is_main and not (Path(config.run_dir) / "config.yaml").is_file():
+            write_config(config)
+        store, splits = load_splits(config)
+        train, val = OrderedStore(store, splits.train), OrderedStore(store, splits.val)
+        engine = Engine(config, ranks, train, val, store.content_hash)
+        done = read_result(config.run_dir).get("train")
+        if done and engine.finished:
+            if ranks.is_main:
+                log.info(
+                    "%s is finished (%s samples): for another run choose another --run-dir",
+                    config.run_dir,
+                    done["samples"],
+                )
+            return TrainResult("finished", done["samples"], done["tokens"], None, done["best_bpc"])
+        _describe(engine, ranks)
+        result = engine.run()
+        if ranks.is_main:
+            _record(config, engine, result)
+        return result
+
+
+def _describe(engine: Engine, ranks: Ranks) -> None:
+    config, layout = engine.config, engine.layout
+    parameters = sum(p.numel() for p in engine.model.parameters())
+    log.info(
+        "%s, %s parameters; %s on %s, %d rank(s); batch %d = %d x %d x %d (micro x ranks x accumulation), window %d; %s samples",
+        config.model.kind, f"{parameters:,}", config.precision, ranks.device, ranks.world_size, layout.global_batch_size,
+        layout.micro_batch_size, layout.data_parallel_size, layout.grad_accum_steps, config.batch.seq_length,
+        f"{engine.total_samples:,}",
+    )  # fmt: skip
+
+
+def _record(config: TrainConfig, engine: Engine, result: TrainResult) -> None:
+    if result.status == "stopped":
+        log.info("stopped at %s samples with a checkpoint: the same command goes on from there", f"{result.samples:,}")
+        return
+    values = {**asdict(result), "seconds": engine.trainer["seconds"], "skipped_steps": engine.scaler.skipped_steps}
+    update_result(config.run_dir, {"train": values})
+    if result.val:
+        log.info(
+            "finished: validation %.4f bits per character over %s bytes", result.val.bpc, f"{result.val.num_targets:,}"
+        )
+
+
+def train(config: TrainConfig) -> int:
+    """Trains, on as many ranks as asked for; goes on where the run folder stopped.
+
+    Returns:
+        0 when the run is finished, 143 when a signal stopped it after a checkpoint, else the ranks' exit status.
+
+    Raises:
+        ValueError, OSError: with one line that says what the user can do.
+    """
+    if not under_torchrun():
+        config = prepare_run(config)
+        if config.nproc > 1:
+            return launch(config.nproc, ["train", "--config", str(Path(config.run_dir) / "config.yaml")])
+    else:
+        config = replace(config, precision=resolve_precision(config.precision, resolve_device(config.device).type))
+    return 0 if run_rank(config).status == "finished" else EXIT_STOPPED
