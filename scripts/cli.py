@@ -69,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.WARNING)
     logging.getLogger("bigbatch").setLevel(logging.INFO)
     try:
-        return importlib.import_module(f"..{name}", __name__).main(with_dashes(argv[1:])) or 0
+        return importlib.import_module(f".{name}", "bigbatch.scripts").main(with_dashes(argv[1:])) or 0
     except (ValueError, OSError) as error:
         if os.environ.get("BIGBATCH_DEBUG"):
             raise

@@ -13,12 +13,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 _ERROR_FILE = "BIGBATCH_ERROR_FILE"
 _TIMEOUT = timedelta(minutes=10)
@@ -32,7 +34,7 @@ class Ranks:
 
     rank: int = 0
     world_size: int = 1
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     @property
     def is_main(self) -> bool:
@@ -71,13 +73,13 @@ def process_group(device_name: str) -> Iterator[Ranks]:
     if not under_torchrun():
         yield Ranks(device=device)
         return
-    store, rank, world_size = next(dist.rendezvous("env://"))
+    store, rank, world_size = next(rendezvous("env://"))
     # A restarted attempt shares the agent's store with the attempt that died: without a prefix of its own it would
     # read the dead rank's address there (pytorch#135712).
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(
-        backend, store=dist.PrefixStore(f"attempt{attempt}", store), rank=rank, world_size=world_size, timeout=_TIMEOUT
+        backend, store=PrefixStore(f"attempt{attempt}", store), rank=rank, world_size=world_size, timeout=_TIMEOUT
     )
     try:
         yield Ranks(rank, world_size, device)

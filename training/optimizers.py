@@ -26,7 +26,7 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, torch.Tensor]:
     """State as `{entry}.{parameter name}`: readable by name, whatever the order of the parameters."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[torch.Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
         f"{entry}.{names[parameter]}": value
         for parameter, state in optimizer.state.items()

@@ -45,13 +45,13 @@ def sequence_loss(
         mask: (b, T) bool; targets where False do not count.
         state: state before the window.
     """
-    logits, state = model(tokens[:, :-1], state, reset)
+    logits, after = model(tokens[:, :-1], state, reset)
     # Time-major, as the model computes: a reshape of the (b, T, V) view would copy all logits.
     targets = tokens[:, 1:].long().masked_fill(~mask, -100).t()
     loss = F.cross_entropy(
         logits.transpose(0, 1).flatten(0, 1).float(), targets.flatten(), ignore_index=-100, reduction="sum"
     )
-    return LossOutput(loss, int(mask.sum()), state)
+    return LossOutput(loss, int(mask.sum()), after)
 
 
 class CharLMTask:
