@@ -15,8 +15,9 @@ import re
 from collections.abc import Callable
 
 CLEANING_VERSION = 1
-PREFIX = b"\n "
-SUFFIX = b" "
+PREFIX = "\n "
+SUFFIX = " "
+NEWLINE = "\n"
 
 _NOT_A_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
@@ -43,7 +44,7 @@ def clean_review(text: str) -> bytes:
     """
     if "&" in text:
         text = html.unescape(text)
-    return PREFIX + encode_text(text.replace("\n", " ").strip()) + SUFFIX
+    return encode_text(f"{PREFIX}{text.replace(NEWLINE, ' ').strip()}{SUFFIX}")
 
 
 def keep_text(text: str) -> bytes:
@@ -54,4 +55,4 @@ def keep_text(text: str) -> bytes:
 CLEANERS: dict[str, Callable[[str], bytes]] = {"reviews": clean_review, "none": keep_text}
 
 # What each cleaning leaves of a text without content: such a document is skipped.
-EMPTY = {"reviews": PREFIX + SUFFIX, "none": b""}
+EMPTY = {"reviews": (PREFIX + SUFFIX).encode(), "none": b""}

@@ -24,7 +24,7 @@ from .files import SourceReport
 from .sources import iter_rows
 
 STAR_COLUMNS = ("overall", "stars", "rating", "star_rating")
-SENTIMENT = ("negative", "positive")
+SENTIMENT: tuple[str, ...] = ("negative", "positive")
 MAX_CLASSES = 100
 
 _POLARITY = {

@@ -1,9 +1,11 @@
 """Finds near-duplicate documents between a held-out part and the rest of a corpus, in one pass and bounded memory.
 
 Rule: letters are lower-cased and everything but letters, digits and non-ASCII bytes separates words. A document's
-shingles are its runs of 5 words (all its words, if fewer). The 16 smallest hashes of the distinct shingles are its
+shingles are its runs of 5 words (all its words, if fewer). The 24 smallest hashes of the distinct shingles are its
 sketch, and each run of 6 neighbours in the sketch is one key (the whole sketch, if smaller). Two documents with a key
-in common are near-duplicates. Documents that differ only in case, punctuation or spacing always are.
+in common are near-duplicates. Documents that differ only in case, punctuation or spacing always are; others with a
+chance that grows with the Jaccard similarity of their shingles: 0.2 -> 0.001, 0.5 -> 0.17, 0.8 -> 0.89, 0.9 -> 0.99
+(simulated).
 """
 
 from __future__ import annotations
@@ -15,25 +17,26 @@ import numpy as np
 from .token_store import TokenStore
 
 SHINGLE_WORDS = 5
-SKETCH_SIZE = 16
+SKETCH_SIZE = 24
 KEY_RUN = 6
 
-_STRETCH_TOKENS = 1 << 20
+_STRETCH_TOKENS = 1 << 18
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _MIX_2 = np.uint64(0xD6E8FEB86659FD93)
-_POWERS = np.cumprod(np.full(256, 0x100000001B3, np.uint64), dtype=np.uint64)
+_HASH_BITS = np.uint64(40)
+_BYTE_MASKS = np.array([(1 << 8 * length) - 1 for length in range(9)], np.uint64)
 
 
 def _word_table() -> np.ndarray:
-    table = np.zeros(256, np.uint64)
-    for byte in range(256):
-        character = chr(byte).lower()
-        if byte >= 128 or character.isalnum():
-            table[byte] = ord(character) + 1
+    table = np.zeros(256, np.uint8)
+    for byte in range(1, 256):
+        if byte >= 128 or chr(byte).isalnum():
+            table[byte] = ord(chr(byte).lower()) if byte < 128 else byte
     return table
 
 
-_WORD_VALUE = _word_table()
+# Each byte as a part of a word, lower-cased; 0 for what separates words.
+_WORD_BYTE = _word_table()
 
 
 def heldout_components(store: TokenStore, heldout: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -58,7 +61,7 @@ def heldout_components(store: TokenStore, heldout: np.ndarray) -> tuple[np.ndarr
     key, owner = key[by_key], owner[by_key]
     same = np.flatnonzero(key[1:] == key[:-1])
     components = _connect(len(heldout), owner[same], owner[same + 1])
-    distinct = np.unique(key)
+    distinct = _distinct(key)
     seen = np.zeros(len(distinct), np.bool_)
     for _, found in document_keys(store, position < 0):
         at = np.minimum(np.searchsorted(distinct, found), len(distinct) - 1)
@@ -91,7 +94,11 @@ def document_keys(store: TokenStore, wanted: np.ndarray) -> Iterator[tuple[np.nd
     Yields:
         Document ids int64 (k,) and keys uint64 (k,); a document occurs once for each of its keys.
     """
-    assert store.dtype.itemsize == 1, "near-duplicates are found in stores of bytes"
+    if store.dtype.itemsize != 1:
+        raise ValueError(
+            f"{store.prefix}: near-duplicates are found in stores of bytes, not of {store.dtype}: "
+            "set data.keep_duplicates_together to false"
+        )
     offsets = store.offsets
     first = 0
     while first < store.num_documents:
@@ -113,8 +120,8 @@ def _stretch_keys(text: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.
     words, words_before = _word_hashes(text, bounds)
     document, shingles = _shingles(words, words_before)
     # One sort orders the shingles of every document: 24 bits of document above 40 bits of hash.
-    order = np.unique((document.astype(np.uint64) << np.uint64(40)) | (shingles >> np.uint64(24)))
-    document = (order >> np.uint64(40)).astype(np.int64)
+    order = _distinct((document.astype(np.uint64) << _HASH_BITS) | (shingles >> np.uint64(24)))
+    document = (order >> _HASH_BITS).astype(np.int64)
     begin = np.searchsorted(document, np.arange(len(bounds) - 1))
     rank = np.arange(len(order)) - begin[document]
     kept = rank < SKETCH_SIZE
@@ -133,20 +140,24 @@ def _stretch_keys(text: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def _word_hashes(text: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Hash of every word, and for each document bound the number of words before it."""
-    values = _WORD_VALUE[text]
-    is_word = values > 0
-    starts_word = is_word.copy()
-    starts_word[1:] &= ~is_word[:-1]
-    inner = bounds[:-1][bounds[:-1] < len(text)]
-    starts_word[inner] = is_word[inner]  # a word never runs on into the next document
-    starts = np.flatnonzero(starts_word)
-    if not len(starts):
-        return np.zeros(0, np.uint64), np.zeros(len(bounds), np.int64)
-    place = np.arange(len(text))
-    place[starts[0] :] -= np.repeat(starts, np.diff(np.append(starts, len(text))))
-    hashes = np.add.reduceat(values * _POWERS[place & 255], starts)
-    return _mixed(hashes), np.searchsorted(starts, bounds)
+    """Hash of every word (its first 16 bytes and its length), and for each document bound the words before it."""
+    lowered = np.zeros(len(text) + 16, np.uint8)
+    np.take(_WORD_BYTE, text, out=lowered[: len(text)])
+    is_word = lowered[: len(text) + 1] != 0
+    begins, ends = is_word.copy(), is_word[:-1] & ~is_word[1:]
+    begins[1:] &= ~is_word[:-1]
+    # A word never runs on into the next document.
+    begins[bounds] = is_word[bounds]
+    last = bounds[1:][bounds[1:] > 0] - 1
+    ends[last] = is_word[last]
+    starts = np.flatnonzero(begins)
+    lengths = np.flatnonzero(ends) + 1 - starts
+    # Eight bytes from every position as one number.
+    eights = np.ndarray((len(text) + 9,), "<u8", lowered, strides=(1,))
+    head = eights[starts] & _BYTE_MASKS[np.minimum(lengths, 8)]
+    tail = eights[starts + np.minimum(lengths, 8)] & _BYTE_MASKS[np.clip(lengths - 8, 0, 8)]
+    hashes = _mixed(_mixed(head + lengths.astype(np.uint64) * _MIX) + tail)
+    return hashes, np.searchsorted(starts, bounds)
 
 
 def _shingles(words: np.ndarray, words_before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -160,6 +171,12 @@ def _shingles(words: np.ndarray, words_before: np.ndarray) -> tuple[np.ndarray, 
         shingles = (shingles + inside) * _MIX
     whole = (left >= SHINGLE_WORDS) | (np.arange(len(words)) == words_before[:-1][document])
     return document[whole], _mixed(shingles[whole])
+
+
+def _distinct(values: np.ndarray) -> np.ndarray:
+    """Sorted distinct values; np.unique is several times slower, since it hashes."""
+    values = np.sort(values)
+    return values[np.append(True, values[1:] != values[:-1])] if len(values) else values
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:

@@ -10,12 +10,21 @@ Everything follows from the store's content, the seed and the sizes asked for. L
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from .near_duplicates import heldout_components
 from .token_store import TokenStore
+
+logger = logging.getLogger(__name__)
+
+# Part of the name of a cached split: change it with any rule that decides who is held out.
+RULE_VERSION = 1
 
 # Shards are not cut smaller than this to reach `num_shards`: each start costs the model its state.
 MIN_SHARD_BYTES = 100_000
@@ -86,8 +95,8 @@ def make_order(store: TokenStore, doc_ids: np.ndarray, num_shards: int = 1) -> D
     total = int(starts[-1])
     num_shards = max(1, min(num_shards, total // MIN_SHARD_BYTES))
     wanted = np.arange(num_shards, dtype=np.int64) * total // num_shards
-    shard_starts = np.unique(starts[np.searchsorted(starts[:-1], wanted)]) if len(ids) else np.zeros(1, np.int64)
-    return DocumentOrder(ids, starts, shard_starts, begins)
+    shard_starts = np.unique(starts[np.searchsorted(starts, wanted)])
+    return DocumentOrder(ids, starts, shard_starts[shard_starts < max(total, 1)], begins)
 
 
 def split_documents(
@@ -98,6 +107,7 @@ def split_documents(
     min_heldout_bytes: int = 500_000,
     num_shards: int = 1000,
     keep_duplicates_together: bool = True,
+    cache: bool = True,
 ) -> Splits:
     """Splits the documents of a store.
 
@@ -110,6 +120,8 @@ def split_documents(
         num_shards: Shards of the whole corpus, where they do not fall below 100 kB. Each held-out part has at least
             the size of one.
         keep_duplicates_together: Keep near-duplicates on one side.
+        cache: Keep the held-out documents in `<prefix>.split-<hash>.npy`: finding near-duplicates takes about a second
+            for 45 MB, and neither a resumed run nor another rank need do it again.
 
     Raises:
         ValueError: the corpus is too small, or too repetitive, for the held-out parts asked for.
@@ -125,17 +137,48 @@ def split_documents(
         )
     random = np.random.Generator(np.random.PCG64(seed))
     order = random.permutation(store.num_documents)
-    test, val, train = _assign(store, order, need_test, need_val, keep_duplicates_together)
+    if keep_duplicates_together and cache:
+        test, val = _cached(store, order, need_test, need_val, seed)
+    else:
+        test, val = _assign(store, order, need_test, need_val, keep_duplicates_together)
+    heldout = np.zeros(store.num_documents, np.bool_)
+    heldout[test] = heldout[val] = True
     # Shuffled once more, or documents that moved from the held-out part would all stand at the front.
-    train = random.permutation(train)
+    train = random.permutation(order[~heldout[order]])
     shards_of = [max(1, round(num_shards * _size(store, ids) / total)) for ids in (train, val, test)]
     return Splits(*(make_order(store, ids, shards) for ids, shards in zip((train, val, test), shards_of)))
 
 
+def _cached(
+    store: TokenStore, order: np.ndarray, need_test: int, need_val: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    key = f"{RULE_VERSION} {store.content_hash} {seed} {need_test} {need_val}"
+    path = Path(f"{store.prefix}.split-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npy")
+    try:
+        ids = np.load(path, allow_pickle=False)
+        num_test = int(ids[0])
+        return ids[1 : 1 + num_test], ids[1 + num_test :]
+    except FileNotFoundError:
+        pass
+    except (ValueError, OSError, EOFError, IndexError) as error:
+        logger.warning("%s: unreadable (%s); finding the held-out documents again", path, error)
+    test, val = _assign(store, order, need_test, need_val, True)
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            np.save(file, np.concatenate([[len(test)], test, val]))
+        os.replace(partial, path)
+    except OSError as error:
+        # A read-only corpus is no obstacle: the next run finds them again.
+        logger.info("%s: not kept (%s)", path, error)
+        partial.unlink(missing_ok=True)
+    return test, val
+
+
 def _assign(
     store: TokenStore, order: np.ndarray, need_test: int, need_val: int, together: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Test, validation and training documents; the candidates grow until enough are free of training duplicates."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Test and validation documents; the candidates grow until enough are free of training duplicates."""
     lengths = np.diff(store.offsets)[order]
     ends = np.cumsum(lengths)
     need = need_test + need_val
@@ -144,14 +187,13 @@ def _assign(
     while True:
         count = min(int(np.searchsorted(ends, need * slack)) + 2, limit)
         candidates = order[:count]
-        if together:
+        if together and count:
             components, moved = heldout_components(store, candidates)
         else:
             components, moved = np.arange(count), np.zeros(count, np.bool_)
         side = _fill(lengths[:count], components, moved, need_test, need_val)
         if side is not None:
-            test, val = candidates[side == 0], candidates[side == 1]
-            return test, val, np.concatenate([candidates[side == 2], order[count:]])
+            return candidates[side == 0], candidates[side == 1]
         if count >= limit:
             raise ValueError(
                 f"{store.prefix}: cannot hold out {need_val:,} bytes for validation and {need_test:,} for test: in the "

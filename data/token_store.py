@@ -2,8 +2,8 @@
 
 Layout of `<prefix>.idx`, little endian: magic `MMIDIDX\\0\\0`, version u64 = 1, type code u8, number of sequences u64,
 number of document boundaries u64, then int32 sizes in tokens, int64 pointers in bytes into `<prefix>.bin`, and int64
-document boundaries counted in sequences (the first is 0). We write one sequence per document. `<prefix>.json` holds what
-Megatron has no place for: hashes, sources, cleaning.
+document boundaries counted in sequences (the first is 0). We write one sequence per document. `<prefix>.json` holds
+what Megatron has no place for: hashes, sources, cleaning.
 
 Writing is atomic: everything goes to `.partial` files that are renamed at the end, the index last, so a store without
 `.idx` is not finished. Memory does not grow with the number of documents. What becomes a document is `prepare.py`.
@@ -34,7 +34,7 @@ DTYPE_CODES = {1: np.dtype("u1"), 4: np.dtype("<i4"), 8: np.dtype("<u2")}
 STORE_FORMAT = 1
 SUFFIXES = (".bin", ".json", ".idx")  # in the order in which a finished build is put in place
 
-_FLUSH_BYTES = 1 << 22
+_FLUSH_BYTES = 1 << 20
 _CHUNK = 1 << 16
 
 
@@ -203,9 +203,7 @@ class TokenStore:
 
     def __init__(self, prefix: str | os.PathLike[str]) -> None:
         self.prefix = Path(prefix)
-        index_path, bin_path, json_path = (
-            self.prefix.with_name(self.prefix.name + s) for s in (".idx", ".bin", ".json")
-        )
+        index_path, bin_path, json_path = (Path(f"{self.prefix}{s}") for s in (".idx", ".bin", ".json"))
         for path in (index_path, bin_path):
             if not path.is_file():
                 raise FileNotFoundError(f"{path}: no such file; build the token store with `bigbatch prepare`")
