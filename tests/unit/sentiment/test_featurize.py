@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
 from bigbatch.data.cleaning import clean_review
 from bigbatch.models.config import LSTMConfig, MLSTMConfig
 from bigbatch.models.lstm import LSTM
@@ -67,7 +66,9 @@ def test_batching_differs_by_rounding_only(monkeypatch: pytest.MonkeyPatch) -> N
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
             with torch.no_grad():
-                for done, state in module._read_batch(model, [clean_review(TEXTS[i]) for i in rows], module.tqdm(disable=True)):
+                for done, state in module._read_batch(
+                    model, [clean_review(TEXTS[i]) for i in rows], module.tqdm(disable=True)
+                ):
                     found.update(zip(rows[done], state.cell[-1].numpy()))
         states[batch_size] = np.stack([found[i] for i in range(len(TEXTS))])
     np.testing.assert_allclose(states[1], states[5], atol=TOLERANCE[torch.float64], rtol=0)
@@ -195,7 +196,7 @@ def test_cache_is_used_for_the_same_question_only(tmp_path: Path) -> None:
     # The same object with other weights: found out by the hash, not by identity.
     with torch.no_grad():
         next(iter(counted.model.parameters()))[0, 0] += 1
-    changed, calls = ask()
+    _, calls = ask()
     assert calls > 0
     assert not any(path.suffix == ".tmp" for path in tmp_path.iterdir())
 
