@@ -21,6 +21,11 @@ from torch.autograd.function import Function, once_differentiable
 GATE_ORDER = ("input", "forget", "output", "candidate")
 
 
+# Rows (steps times batch) whose gradients are held at once in backward: enough for the products that sum the weight
+# gradients to run at full speed, few enough to stay out of main memory and in already mapped pages.
+BLOCK_ROWS = 1024
+
+
 class ScanOutput(NamedTuple):
     """What a window leaves: hidden (T, B, H), the final state of each row (B, H) twice, and cells (T, B, H)."""
 
@@ -90,6 +95,12 @@ class _Saved(NamedTuple):
     m: Tensor  # (T, B, H) multiplicative state
     hidden: Tensor  # (T + 1, B, H), entry 0 is the initial state
     cell: Tensor  # (T + 1, B, H), or (1, B, H) where only the last is kept
+
+    def block(self, span: slice) -> _Saved:
+        """Views of some consecutive steps; the states include the one before them."""
+        states = slice(span.start, span.stop + 1)
+        z = None if self.z is None else self.z[span]
+        return _Saved(self.x[span], z, self.m[span], self.hidden[states], self.cell[states])
 
 
 def _steps(buffer: Tensor, steps: int) -> list[Tensor]:
@@ -194,28 +205,59 @@ class _Scan(Function):
     def backward(ctx: Any, *grads: Tensor | None):
         tokens, wh, wmh, reset, *buffers = ctx.saved_tensors
         saved = _Saved(*buffers)
-        d_x, d_z, d_hidden, d_cell = _backward_steps(saved, wh, wmh, reset, grads[0], grads[1])
-        size, dtype = wh.shape[1], wh.dtype
-        d_inputs = d_wh = d_wmh = None
-        if ctx.needs_input_grad[0]:
-            d_inputs = d_x if tokens is None else _sum_by_token(d_x, tokens, ctx.table_rows)
-            d_inputs = d_inputs.to(dtype)
-        if ctx.needs_input_grad[2]:
-            d_gates = d_x.flatten(0, 1)[:, : 4 * size].to(dtype)
-            d_wh = d_gates.t() @ saved.m.flatten(0, 1)
-        if ctx.needs_input_grad[3]:
-            d_wmh = d_z.flatten(0, 1).t() @ saved.hidden[:-1].flatten(0, 1)
-        return d_inputs, None, d_wh, d_wmh, d_hidden.to(dtype), d_cell, None
+        steps, batch, width = saved.x.shape
+        block = max(1, BLOCK_ROWS // batch)
+        acc = saved.cell
+        need_inputs, need_wh, need_wmh = (ctx.needs_input_grad[k] for k in (0, 2, 3))
+        d_inputs = None
+        if tokens is None:
+            d_inputs = torch.empty_like(saved.x)
+        elif need_inputs:
+            d_inputs = acc.new_zeros((ctx.table_rows, width))
+        d_wh = torch.zeros_like(wh, dtype=acc.dtype) if need_wh else None
+        d_wmh = torch.zeros_like(wmh, dtype=acc.dtype) if need_wmh else None
+        d_x_block = None if tokens is None else acc.new_empty((min(block, steps), batch, width))
+        d_z_block = torch.empty_like(saved.m[:block])
+        dh, dc = torch.zeros_like(acc[0]), torch.zeros_like(acc[0])
+        for first in reversed(range(0, steps, block)):
+            span = slice(first, min(first + block, steps))
+            part = saved.block(span)
+            n = len(part.m)
+            d_x = d_inputs[span] if d_x_block is None else d_x_block[:n]
+            d_z = d_z_block[:n]
+            zeros = None if reset is None else reset[span]
+            grad_h, grad_c = (None if grad is None else grad[span] for grad in grads)
+            _backward_steps(part, wh, wmh, zeros, grad_h, grad_c, d_x, d_z, dh, dc)
+            if d_x_block is not None and d_inputs is not None:
+                d_inputs.index_add_(0, tokens[span].flatten(), d_x.flatten(0, 1))
+            if d_wh is not None:
+                d_gates = d_x.flatten(0, 1)[:, : 4 * wh.shape[1]].to(wh.dtype)
+                _add_matmul(d_wh, d_gates.t(), part.m.flatten(0, 1))
+            if d_wmh is not None:
+                _add_matmul(d_wmh, d_z.flatten(0, 1).t(), part.hidden[:-1].flatten(0, 1))
+        cast = [None if d is None else d.to(wh.dtype) for d in (d_inputs, d_wh, d_wmh, dh)]
+        return cast[0], None, cast[1], cast[2], cast[3], dc, None
 
 
 def _backward_steps(
-    saved: _Saved, wh: Tensor, wmh: Tensor | None, reset: Tensor | None, grad_h: Tensor | None, grad_c: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of the projected inputs (T, B, 4H or 5H), of z (T, B, H) and of the initial state (B, H) twice."""
+    saved: _Saved,
+    wh: Tensor,
+    wmh: Tensor | None,
+    reset: Tensor | None,
+    grad_h: Tensor | None,
+    grad_c: Tensor | None,
+    d_x: Tensor,
+    d_z: Tensor,
+    dh: Tensor,
+    dc: Tensor,
+) -> None:
+    """Walks a block of steps backwards.
+
+    `dh` and `dc` (B, H) come as the gradients of the state after the block and leave as those of the state before it;
+    `d_x` (T, B, 4H or 5H) and `d_z` (T, B, H) are filled for the weight gradients.
+    """
     steps, batch, size = saved.m.shape
     x, cell = saved.x, saved.cell
-    d_x = torch.empty_like(x)
-    d_z = torch.empty_like(saved.m)
     dc_dh = _local_derivatives(x, cell, d_x)
 
     d_if = _steps(d_x[..., : 2 * size].unflatten(-1, (2, size)), steps)
@@ -228,7 +270,6 @@ def _backward_steps(
     grad_cs = [None] * steps if grad_c is None else grad_c.unbind(0)
     zeros = _reset_steps(reset, steps)
 
-    dh, dc = cell.new_zeros((batch, size)), cell.new_zeros((batch, size))
     dc_both = dc.unsqueeze(1)
     same = wh.dtype == cell.dtype
     dm = torch.empty_like(dh)
@@ -252,7 +293,6 @@ def _backward_steps(
             _matmul(d_zs[t], wmh, dh, same)
         elif zero is not None:
             dh.masked_fill_(zero, 0)
-    return d_x, d_z, dh, dc
 
 
 def _matmul(a: Tensor, b: Tensor, out: Tensor, same: bool) -> None:
@@ -280,8 +320,3 @@ def _local_derivatives(x: Tensor, cell: Tensor, d_x: Tensor) -> Tensor:
     torch.addcmul(i, torch.mul(u, u, out=d_u), i, value=-1, out=d_u)
     tanh_cell.square_()
     return torch.addcmul(o, o, tanh_cell, value=-1, out=tanh_cell)
-
-
-def _sum_by_token(d_x: Tensor, tokens: Tensor, rows: int) -> Tensor:
-    """Sums the gradient of every use of a row of the table: (T, B, W) to (rows, W), in fp32 or wider."""
-    return d_x.new_zeros((rows, d_x.shape[-1])).index_add_(0, tokens.flatten(), d_x.flatten(0, 1))
