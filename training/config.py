@@ -211,3 +211,20 @@ def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     ours = [key for key in {**a, **b} if key not in LAYOUT_KEYS and not key.startswith("log.")]
     keys = [key for key in ours if a.get(key) != b.get(key)]
     return [f"{key}: {a.get(key)} -> {b.get(key)}" for key in keys]
+
+
+def config_from_dict(values: dict[str, Any]) -> TrainConfig:
+    """The configuration stored in a run folder or checkpoint, validated anew.
+
+    Raises:
+        ValueError: if it has keys this version does not know.
+    """
+    parts: dict[str, type] = {
+        "model": {"mlstm": MLSTMConfig, "lstm": LSTMConfig}[values.get("model", {}).get("kind", "mlstm")],
+        "data": DataConfig, "batch": BatchConfig, "optim": OptimConfig, "schedule": ScheduleConfig,
+        "loss_scale": LossScaleConfig, "log": LogConfig,
+    }  # fmt: skip
+    try:
+        return TrainConfig(**{key: parts[key](**value) if key in parts else value for key, value in values.items()})
+    except TypeError as error:
+        raise ValueError(f"the stored configuration is of another version of bigbatch: {error}") from None
