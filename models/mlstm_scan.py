@@ -91,7 +91,7 @@ class _Saved(NamedTuple):
     """Buffers of a forward pass. Kept for backward they have T entries, else one that every step overwrites."""
 
     x: Tensor  # (T, B, 4H or 5H) gates after their nonlinearity, then the input's share of m
-    z: Tensor | None  # (T, B, H) wmh h, None for the LSTM
+    z: Tensor  # (T, B, H) wmh h; the LSTM has none and shares it with m
     m: Tensor  # (T, B, H) multiplicative state
     hidden: Tensor  # (T + 1, B, H), entry 0 is the initial state
     cell: Tensor  # (T + 1, B, H), or (1, B, H) where only the last is kept
@@ -99,14 +99,34 @@ class _Saved(NamedTuple):
     def block(self, span: slice) -> _Saved:
         """Views of some consecutive steps; the states include the one before them."""
         states = slice(span.start, span.stop + 1)
-        z = None if self.z is None else self.z[span]
-        return _Saved(self.x[span], z, self.m[span], self.hidden[states], self.cell[states])
+        return _Saved(self.x[span], self.z[span], self.m[span], self.hidden[states], self.cell[states])
+
+
+class _Gates(NamedTuple):
+    """Views of one step's projections (B, 4H or 5H), by name."""
+
+    all: Tensor  # (B, 4H)
+    sigmoid: Tensor  # (B, 3H) the three gates
+    input_forget: Tensor  # (B, 2, H)
+    i: Tensor
+    f: Tensor
+    o: Tensor
+    u: Tensor
+    x_m: Tensor  # (B, H) of the mLSTM, empty in the LSTM
 
 
 def _steps(buffer: Tensor, steps: int) -> list[Tensor]:
     """One view per time step; taken once, because indexing inside the loop costs as much as a small operation."""
     views = list(buffer.unbind(0))
     return views if len(views) >= steps else views * steps
+
+
+def _gates(x: Tensor, size: int, steps: int) -> list[_Gates]:
+    """Named views of every step of `x` (T, B, 4H or 5H)."""
+    spans = [(0, 4), (0, 3), (0, 2), (0, 1), (1, 2), (2, 3), (3, 4), (4, 5)]
+    parts = [x[..., first * size : last * size] for first, last in spans]
+    parts[2] = parts[2].unflatten(-1, (2, size))
+    return [_Gates(*views) for views in zip(*(_steps(part, steps) for part in parts))]
 
 
 def _reset_steps(reset: Tensor | None, steps: int) -> list[Tensor | None]:
@@ -129,56 +149,53 @@ def _forward(
     keep_cells: bool,
 ) -> _Saved:
     steps = inputs.shape[0] if tokens is None else tokens.shape[0]
-    (batch, size), width = hidden.shape, inputs.shape[-1]
-    kept = steps if save else 1
-    keep_cells = save or keep_cells
-    x = cell.new_empty((kept, batch, width))
+    (batch, size), kept = hidden.shape, steps if save else 1
+    x = cell.new_empty((kept, batch, inputs.shape[-1]))
     m = inputs.new_empty((kept, batch, size))
-    z = None if wmh is None else torch.empty_like(m)
+    z = m if wmh is None else torch.empty_like(m)
     hiddens = inputs.new_empty((steps + 1, batch, size))
-    cells = cell.new_empty((steps + 1 if keep_cells else 1, batch, size))
+    cells = cell.new_empty((steps + 1 if save or keep_cells else 1, batch, size))
     hiddens[0], cells[0] = hidden, cell
 
-    xs, ms, zs = _steps(x, steps), _steps(m, steps), _steps(m if z is None else z, steps)
+    xs, ms, zs, gates = _steps(x, steps), _steps(m, steps), _steps(z, steps), _gates(x, size, steps)
     hs, cs = _steps(hiddens, steps + 1), _steps(cells, steps + 1)
-    gates, sigmoids = _steps(x[..., : 4 * size], steps), _steps(x[..., : 3 * size], steps)
-    i, f, o, u = (_steps(x[..., k * size : (k + 1) * size], steps) for k in range(4))
-    x_m = _steps(x[..., 4 * size :], steps)
-    tanh_cell = cell.new_empty((batch, size))
-    wh_t, wmh_t = wh.t(), None if wmh is None else wmh.t()
-    gather = None if tokens is None or inputs.dtype == x.dtype else inputs.new_empty((batch, width))
-
+    tanh_cell, wh_t = cell.new_empty((batch, size)), wh.t()
     for t, zero in enumerate(_reset_steps(reset, steps)):
-        if tokens is None:
-            xs[t].copy_(inputs[t])
-        elif gather is None:
-            torch.index_select(inputs, 0, tokens[t], out=xs[t])
-        else:
-            xs[t].copy_(torch.index_select(inputs, 0, tokens[t], out=gather))
         if zero is not None and t == 0:
             # Really zero, not multiplied by zero: a state that went to NaN must end at a reset.
             hs[0].masked_fill_(zero, 0)
             cs[0].masked_fill_(zero, 0)
-        if wmh_t is None:
-            zs[t].copy_(hs[t])  # the LSTM: z and m are one buffer
+        _load(inputs, tokens, t, xs[t])
+        if wmh is None:
+            ms[t].copy_(hs[t])
         else:
-            torch.mm(hs[t], wmh_t, out=zs[t])
+            torch.mm(hs[t], wmh.t(), out=zs[t])
         if zero is not None:
             zs[t].masked_fill_(zero, 0)
-        if wmh_t is not None:
-            torch.mul(zs[t], x_m[t], out=ms[t])
-        _add_matmul(gates[t], ms[t], wh_t)
-        sigmoids[t].sigmoid_()
-        u[t].tanh_()
+        if wmh is not None:
+            torch.mul(zs[t], gates[t].x_m, out=ms[t])
+        _add_matmul(gates[t].all, ms[t], wh_t)
+        gates[t].sigmoid.sigmoid_()
+        gates[t].u.tanh_()
         before = cs[t]
         if zero is not None:
             # A closed forget gate also cuts the gradient; backward needs no mask for the cell.
-            f[t].masked_fill_(zero, 0)
+            gates[t].f.masked_fill_(zero, 0)
             before = before.masked_fill(zero, 0)
-        torch.mul(before, f[t], out=cs[t + 1]).addcmul_(i[t], u[t])
+        torch.mul(before, gates[t].f, out=cs[t + 1]).addcmul_(gates[t].i, gates[t].u)
         torch.tanh(cs[t + 1], out=tanh_cell)
-        torch.mul(o[t], tanh_cell, out=hs[t + 1])
+        torch.mul(gates[t].o, tanh_cell, out=hs[t + 1])
     return _Saved(x, z, m, hiddens, cells)
+
+
+def _load(inputs: Tensor, tokens: Tensor | None, t: int, out: Tensor) -> None:
+    """Copies the projected inputs of step t to `out` (B, 4H or 5H), which may be wider in type."""
+    if tokens is None:
+        out.copy_(inputs[t])
+    elif inputs.dtype == out.dtype:
+        torch.index_select(inputs, 0, tokens[t], out=out)
+    else:
+        out.copy_(inputs.index_select(0, tokens[t]))
 
 
 def _add_matmul(total: Tensor, a: Tensor, b: Tensor) -> None:
@@ -196,7 +213,7 @@ class _Scan(Function):
     def forward(ctx: Any, inputs, tokens, wh, wmh, hidden, cell, reset):
         saved = _forward(inputs, tokens, wh, wmh, hidden, cell, reset, save=True, keep_cells=True)
         ctx.save_for_backward(tokens, wh, wmh, reset, *saved)
-        ctx.table_rows = None if tokens is None else inputs.shape[0]
+        ctx.inputs_shape = inputs.shape
         ctx.set_materialize_grads(False)
         return saved.hidden[1:], saved.cell[1:]
 
@@ -206,44 +223,45 @@ class _Scan(Function):
         tokens, wh, wmh, reset, *buffers = ctx.saved_tensors
         saved = _Saved(*buffers)
         steps, batch, width = saved.x.shape
-        block = max(1, BLOCK_ROWS // batch)
-        acc = saved.cell
-        need_inputs, need_wh, need_wmh = (ctx.needs_input_grad[k] for k in (0, 2, 3))
-        d_inputs = None
-        if tokens is None:
-            d_inputs = torch.empty_like(saved.x)
-        elif need_inputs:
-            d_inputs = acc.new_zeros((ctx.table_rows, width))
-        d_wh = torch.zeros_like(wh, dtype=acc.dtype) if need_wh else None
-        d_wmh = torch.zeros_like(wmh, dtype=acc.dtype) if need_wmh else None
-        d_x_block = None if tokens is None else acc.new_empty((min(block, steps), batch, width))
-        d_z_block = torch.empty_like(saved.m[:block])
-        dh, dc = torch.zeros_like(acc[0]), torch.zeros_like(acc[0])
+        block = min(steps, max(1, BLOCK_ROWS // batch))
+        zeros, empty = saved.cell.new_zeros, saved.cell.new_empty
+        need_inputs, _, need_wh, need_wmh, *_ = ctx.needs_input_grad
+        d_inputs = zeros(ctx.inputs_shape) if need_inputs else None
+        d_wh = zeros(wh.shape) if need_wh else None
+        d_wmh = zeros(wmh.shape) if need_wmh else None
+        dh, dc = zeros((batch, wh.shape[1])), zeros((batch, wh.shape[1]))
+        d_x_block, d_z_block = empty((block, batch, width)), torch.empty_like(saved.z[:block])
         for first in reversed(range(0, steps, block)):
             span = slice(first, min(first + block, steps))
             part = saved.block(span)
-            n = len(part.m)
-            d_x = d_inputs[span] if d_x_block is None else d_x_block[:n]
-            d_z = d_z_block[:n]
-            zeros = None if reset is None else reset[span]
+            d_x, d_z = d_x_block[: len(part.m)], d_z_block[: len(part.m)]
             grad_h, grad_c = (None if grad is None else grad[span] for grad in grads)
-            _backward_steps(part, wh, wmh, zeros, grad_h, grad_c, d_x, d_z, dh, dc)
-            if d_x_block is not None and d_inputs is not None:
-                d_inputs.index_add_(0, tokens[span].flatten(), d_x.flatten(0, 1))
+            zero = _reset_steps(None if reset is None else reset[span], len(part.m))
+            _backward_steps(part, wh, wmh, zero, grad_h, grad_c, d_x, d_z, dh, dc)
+            if d_inputs is not None:
+                _add_inputs(d_inputs, tokens, span, d_x)
             if d_wh is not None:
-                d_gates = d_x.flatten(0, 1)[:, : 4 * wh.shape[1]].to(wh.dtype)
+                d_gates = d_x.flatten(0, 1)[:, : len(wh)].to(wh.dtype)
                 _add_matmul(d_wh, d_gates.t(), part.m.flatten(0, 1))
             if d_wmh is not None:
                 _add_matmul(d_wmh, d_z.flatten(0, 1).t(), part.hidden[:-1].flatten(0, 1))
-        cast = [None if d is None else d.to(wh.dtype) for d in (d_inputs, d_wh, d_wmh, dh)]
-        return cast[0], None, cast[1], cast[2], cast[3], dc, None
+        d_inputs, d_wh, d_wmh, dh = (None if d is None else d.to(wh.dtype) for d in (d_inputs, d_wh, d_wmh, dh))
+        return d_inputs, None, d_wh, d_wmh, dh, dc, None
+
+
+def _add_inputs(d_inputs: Tensor, tokens: Tensor | None, span: slice, d_x: Tensor) -> None:
+    """Puts the gradient of some steps where it belongs: at those steps, or added to the rows of the table they used."""
+    if tokens is None:
+        d_inputs[span] = d_x
+    else:
+        d_inputs.index_add_(0, tokens[span].flatten(), d_x.flatten(0, 1))
 
 
 def _backward_steps(
     saved: _Saved,
     wh: Tensor,
     wmh: Tensor | None,
-    reset: Tensor | None,
+    zeros: list[Tensor | None],
     grad_h: Tensor | None,
     grad_c: Tensor | None,
     d_x: Tensor,
@@ -256,48 +274,38 @@ def _backward_steps(
     `dh` and `dc` (B, H) come as the gradients of the state after the block and leave as those of the state before it;
     `d_x` (T, B, 4H or 5H) and `d_z` (T, B, H) are filled for the weight gradients.
     """
-    steps, batch, size = saved.m.shape
-    x, cell = saved.x, saved.cell
-    dc_dh = _local_derivatives(x, cell, d_x)
-
-    d_if = _steps(d_x[..., : 2 * size].unflatten(-1, (2, size)), steps)
-    d_gates = _steps(d_x[..., : 4 * size], steps)
-    d_o, d_u = _steps(d_x[..., 2 * size : 3 * size], steps), _steps(d_x[..., 3 * size : 4 * size], steps)
-    f = _steps(x[..., size : 2 * size], steps)
-    d_xm, x_m = _steps(d_x[..., 4 * size :], steps), _steps(x[..., 4 * size :], steps)
-    zs, d_zs = _steps(saved.m if saved.z is None else saved.z, steps), _steps(d_z, steps)
-    grad_hs = [None] * steps if grad_h is None else grad_h.unbind(0)
-    grad_cs = [None] * steps if grad_c is None else grad_c.unbind(0)
-    zeros = _reset_steps(reset, steps)
-
-    dc_both = dc.unsqueeze(1)
-    same = wh.dtype == cell.dtype
-    dm = torch.empty_like(dh)
+    steps, _, size = saved.m.shape
+    dc_dh = _steps(_local_derivatives(saved.x, saved.cell, d_x), steps)
+    gates, d_gates = _gates(saved.x, size, steps), _gates(d_x, size, steps)
+    zs, d_zs = _steps(saved.z, steps), _steps(d_z, steps)
+    dc_both, dm = dc.unsqueeze(1), torch.empty_like(dh)
     for t in reversed(range(steps)):
-        grad_ht, grad_ct, zero = grad_hs[t], grad_cs[t], zeros[t]
-        if grad_ht is not None:
-            dh.add_(grad_ht)
-        if grad_ct is not None:
-            dc.add_(grad_ct)
-        d_o[t].mul_(dh)
+        if grad_h is not None:
+            dh.add_(grad_h[t])
+        if grad_c is not None:
+            dc.add_(grad_c[t])
+        d, zero = d_gates[t], zeros[t]
+        d.o.mul_(dh)
         dc.addcmul_(dh, dc_dh[t])
-        d_if[t].mul_(dc_both)
-        d_u[t].mul_(dc)
-        dc.mul_(f[t])
-        _matmul(d_gates[t], wh, dm if wmh is not None else dh, same)
-        if wmh is not None:
-            torch.mul(dm, zs[t], out=d_xm[t])
-            torch.mul(dm, x_m[t], out=d_zs[t])
+        d.input_forget.mul_(dc_both)
+        d.u.mul_(dc)
+        dc.mul_(gates[t].f)
+        if wmh is None:
+            _matmul(d.all, wh, dh)
             if zero is not None:
-                d_zs[t].masked_fill_(zero, 0)
-            _matmul(d_zs[t], wmh, dh, same)
-        elif zero is not None:
-            dh.masked_fill_(zero, 0)
+                dh.masked_fill_(zero, 0)
+            continue
+        _matmul(d.all, wh, dm)
+        torch.mul(dm, zs[t], out=d.x_m)
+        torch.mul(dm, gates[t].x_m, out=d_zs[t])
+        if zero is not None:
+            d_zs[t].masked_fill_(zero, 0)
+        _matmul(d_zs[t], wmh, dh)
 
 
-def _matmul(a: Tensor, b: Tensor, out: Tensor, same: bool) -> None:
-    """out = a @ b, the product in the dtype of b; `out` is wider than b unless `same`."""
-    if same:
+def _matmul(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """out = a @ b, the product in the dtype of b; `out` may be wider than b."""
+    if out.dtype == b.dtype:
         torch.mm(a, b, out=out)
     else:
         out.copy_(torch.mm(a.to(b.dtype), b))
