@@ -20,14 +20,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-WORDS = """
+VOCABULARY = """
 the a this it i we my for with of and but was is were very quite really not never always battery screen handle box
 cable strap manual price seller delivery story ending actor scene music sound picture colour paper chapter hero good
 great bad poor fine cheap solid broken lovely dull boring funny slow fast bright dim heavy light easy hard again
 after before because although when while so too more less most least every some any one two three years days hours
 bought returned works worked stopped started looks looked feels felt reads played watched recommended arrived
 expected
-""".split()
+"""
+WORDS = VOCABULARY.split()
 # One review in eight holds these, as in the Amazon files.
 RARE_WORDS = ("&amp;", "&#34;best&#34;", "<br />", "café")
 

@@ -31,13 +31,13 @@ def prepare_store(
         config: Files, text column, cleaning, what to do with bad rows.
         prefix: Where the store goes, without extension; one that is there is replaced at the end.
         progress: Show a bar over the bytes on disk.
-        report: Filled with what was read.
+        report: Filled with what was read; a caller that passes one reports it, otherwise it is logged.
 
     Raises:
         FileNotFoundError, ValueError: bad input, in one line (see `sources.iter_rows`); no store is left behind.
         OSError: the disk is full.
     """
-    report = report if report is not None else SourceReport()
+    log_it, report = report is None, report if report is not None else SourceReport()
     files = expand_paths(config.paths)
     total = sum(path.stat().st_size for path in files)
     rows = iter_rows(files, config.text_key, on_bad_row=config.on_bad_row, report=report, labels=False)
@@ -47,9 +47,10 @@ def prepare_store(
     ):
         _write_rows(rows, writer, config, report, bar)
         writer.metadata.update(_metadata(config, report))
-    for message in report.messages:
-        logger.info("%s", message)
-    logger.info("prepared %s: %s", prefix, report.summary())
+    if log_it:
+        for message in report.messages:
+            logger.info("%s", message)
+        logger.info("prepared %s: %s", prefix, report.summary())
     return TokenStore(prefix)
 
 
@@ -91,12 +92,14 @@ def _metadata(config: DataConfig, report: SourceReport) -> dict[str, Any]:
 def open_or_prepare(config: DataConfig, prefix: str | os.PathLike[str], progress: bool = True) -> TokenStore:
     """Opens the store at `prefix` if it was built from these files in this way, else builds it.
 
-    Files are the same if names (without folders), order and sizes are. Where the input is gone but a store is there,
-    the store is used and the log says so.
+    Files are the same if names (without folders), order and sizes are. Where no input is named, or it is gone but a
+    store is there, the store is used (and in the second case the log says so).
     """
     if not store_exists(prefix):
         return prepare_store(config, prefix, progress)
     store = TokenStore(prefix)
+    if not config.paths:
+        return store
     try:
         files = expand_paths(config.paths)
     except FileNotFoundError as error:

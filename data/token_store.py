@@ -61,6 +61,7 @@ class TokenStoreWriter:
         self.metadata = metadata if metadata is not None else {}
         self.num_documents = 0
         self.num_tokens = 0
+        self._finished = False
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._hash, self._sizes_hash = hashlib.sha256(), hashlib.sha256()
@@ -72,7 +73,10 @@ class TokenStoreWriter:
             try:
                 # Released by the kernel when the process ends, however it ends.
                 fcntl.flock(self._bin, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                if not os.path.samestat(self._partial(".bin").stat(), os.fstat(self._bin.fileno())):
+                    raise FileNotFoundError
+            except (BlockingIOError, FileNotFoundError):
+                # Locked, or finished and renamed since it was opened.
                 self._bin.close()
                 raise ValueError(f"{self.prefix}: another process is building this token store") from None
             self._bin.truncate()
@@ -88,12 +92,14 @@ class TokenStoreWriter:
                 with _clear_disk_errors(self.prefix):
                     self._finish()
         finally:
-            # With a full disk even closing may fail, since it flushes; the files go all the same.
+            # While the lock is held: afterwards the names may be another process's.
+            if not self._finished:
+                for suffix in (*SUFFIXES, ".sizes"):
+                    self._partial(suffix).unlink(missing_ok=True)
             for file in (self._sizes, self._bin):
+                # With a full disk even closing may fail, since it flushes.
                 with contextlib.suppress(OSError):
                     file.close()
-            for suffix in (*SUFFIXES, ".sizes"):
-                self._partial(suffix).unlink(missing_ok=True)
 
     def add(self, document: bytes | np.ndarray) -> None:
         """Appends one document: raw bytes of the tokens, or an array of the store's dtype."""
@@ -136,10 +142,12 @@ class TokenStoreWriter:
         with self._open_partial(".json") as sidecar:
             sidecar.write(json.dumps(self._sidecar(), indent=2, ensure_ascii=True).encode() + b"\n")
             _sync(sidecar)
+        self._partial(".sizes").unlink()
         # An older store loses its index first: at no moment does an index stand beside another build's tokens.
         self._final(".idx").unlink(missing_ok=True)
         for suffix in SUFFIXES:
             os.replace(self._partial(suffix), self._final(suffix))
+        self._finished = True
         folder = os.open(self.prefix.parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
