@@ -1,0 +1,202 @@
+"""The sequence op against stepping the cell with autograd: outputs, states and every gradient, by dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from bigbatch.models import mlstm_scan as module
+from bigbatch.models.mlstm import mlstm_cell
+from bigbatch.models.mlstm_scan import mlstm_scan
+from torch import Tensor
+
+T, B, H, V = 9, 5, 8, 11
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+NAMES = ("inputs", "wh", "wmh", "hidden", "cell")
+
+
+class Case:
+    """Random tensors of one window, in `dtype`; the reference reads the same values in fp64."""
+
+    def __init__(self, family: str, source: str, dtype: torch.dtype, masks: str = "both", seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        width = 5 * H if family == "mlstm" else 4 * H
+        self.dtype = dtype
+        self.tokens = torch.randint(0, V, (T, B)) if source == "table" else None
+        state_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+        self.tensors: dict[str, Tensor | None] = {
+            "inputs": torch.randn((V, width) if source == "table" else (T, B, width)).to(dtype),
+            "wh": (torch.randn(4 * H, H) / H**0.5).to(dtype),
+            "wmh": (torch.randn(H, H) / H**0.5).to(dtype) if family == "mlstm" else None,
+            "hidden": torch.rand(B, H).to(dtype),
+            "cell": torch.randn(B, H).to(state_dtype),
+        }
+        self.reset = torch.rand(T, B) < 0.3 if masks in ("both", "reset") else None
+        self.lengths = torch.tensor([0, 1, 4, T, T]) if masks in ("both", "lengths") else None
+        # Weights of a scalar loss; nothing after a row's length may count.
+        valid = torch.arange(T).unsqueeze(1) < (self.lengths if self.lengths is not None else torch.full((B,), T))
+        self.loss_weights = (torch.randn(T, B, H) * valid.unsqueeze(-1)).double()
+        self.cell_weights = (torch.randn(T, B, H) * valid.unsqueeze(-1)).double()
+
+    def leaves(self, dtype: torch.dtype | None = None) -> dict[str, Any]:
+        return {
+            name: None if x is None else x.detach().clone().to(dtype or x.dtype).requires_grad_()
+            for name, x in self.tensors.items()
+        }
+
+    def scan(self, leaves: dict[str, Any]) -> list[Tensor]:
+        return list(mlstm_scan(tokens=self.tokens, reset=self.reset, lengths=self.lengths, return_cells=True, **leaves))
+
+    def loop(self, inputs: Tensor, wh: Tensor, wmh: Tensor | None, hidden: Tensor, cell: Tensor) -> list[Tensor]:
+        """The cell, step by step; projections come in through identity matrices."""
+        hiddens, cells, final_h, final_c = [], [], hidden, cell
+        identity = torch.eye(inputs.shape[-1], dtype=inputs.dtype)
+        for t in range(T):
+            x = inputs[t] if self.tokens is None else inputs[self.tokens[t]]
+            if self.reset is not None:
+                keep = (~self.reset[t]).to(cell.dtype).unsqueeze(1)
+                hidden, cell = hidden * keep, cell * keep
+            if wmh is None:  # m = h: ones for wmx x, the identity for wmh
+                x = torch.cat([x, torch.ones_like(hidden)], dim=1)
+                eye = torch.eye(5 * H, dtype=x.dtype)
+                wx, wmx, step_wmh = eye[: 4 * H], eye[4 * H :], torch.eye(H, dtype=x.dtype)
+            else:
+                wx, wmx, step_wmh = identity[: 4 * H], identity[4 * H :], wmh
+            hidden, cell = mlstm_cell(x, hidden, cell, wx, wh, wmx, step_wmh, torch.zeros(4 * H, dtype=x.dtype))
+            hiddens.append(hidden)
+            cells.append(cell)
+            if self.lengths is None:
+                final_h, final_c = hidden, cell
+            else:
+                alive = (t < self.lengths).unsqueeze(1)
+                final_h, final_c = torch.where(alive, hidden, final_h), torch.where(alive, cell, final_c)
+        return [torch.stack(hiddens), final_h, final_c, torch.stack(cells)]
+
+    def loss(self, outputs: list[Tensor]) -> Tensor:
+        hidden, final_h, final_c, cells = (x.double() for x in outputs)
+        return (
+            (hidden * self.loss_weights).sum()
+            + (cells * self.cell_weights).sum()
+            + final_h.sum()
+            + final_c.square().sum()
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("source", ["table", "steps"])
+@pytest.mark.parametrize("family", ["mlstm", "lstm"])
+@pytest.mark.parametrize("masks", ["none", "reset", "lengths", "both"])
+def test_scan_equals_loop(family: str, source: str, dtype: torch.dtype, masks: str, assert_near: Any) -> None:
+    case = Case(family, source, dtype, masks)
+    fast, slow = case.leaves(), case.leaves(torch.float64)
+    outputs, wanted = case.scan(fast), case.loop(**slow)
+    valid = case.loss_weights.abs().sum(-1, keepdim=True) > 0
+    for name, got, want in zip(("hidden", "final hidden", "final cell", "cells"), outputs, wanted, strict=True):
+        every_step = name in ("hidden", "cells")
+        assert_near(got * valid if every_step else got, want * valid if every_step else want, dtype, name)
+    case.loss(outputs).backward()
+    case.loss(wanted).backward()
+    for name in NAMES:
+        if fast[name] is not None:
+            assert fast[name].grad.dtype == fast[name].dtype
+            assert_near(fast[name].grad, slow[name].grad, dtype, f"gradient of {name}")
+
+
+@pytest.mark.parametrize("source", ["table", "steps"])
+@pytest.mark.parametrize("family", ["mlstm", "lstm"])
+def test_gradcheck(family: str, source: str) -> None:
+    case = Case(family, source, torch.float64)
+    leaves = case.leaves()
+    names = [name for name in NAMES if leaves[name] is not None]
+
+    def run(*values: Tensor) -> tuple[Tensor, ...]:
+        hidden, final_h, final_c, cells = case.scan({**leaves, **dict(zip(names, values, strict=True))})
+        return hidden * case.loss_weights, final_h, final_c, cells * case.cell_weights
+
+    assert torch.autograd.gradcheck(run, [leaves[name] for name in names], fast_mode=True)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4, T])
+def test_blocks_of_steps_give_the_same_gradients(steps: int, monkeypatch: pytest.MonkeyPatch, assert_near: Any) -> None:
+    case = Case("mlstm", "table", torch.float64)
+    whole, blocks = case.leaves(), case.leaves()
+    case.loss(case.scan(whole)).backward()
+    monkeypatch.setattr(module, "BLOCK_ROWS", steps * B)
+    case.loss(case.scan(blocks)).backward()
+    for name in NAMES:
+        assert_near(blocks[name].grad, whole[name].grad, torch.float64, name)
+
+
+@pytest.mark.parametrize("trained", NAMES)
+def test_frozen_inputs_get_no_gradient_and_change_no_other(trained: str) -> None:
+    case = Case("mlstm", "steps", torch.float64)
+    all_leaves, one = case.leaves(), case.leaves()
+    for name in NAMES:
+        one[name].requires_grad_(name == trained)
+    case.loss(case.scan(all_leaves)).backward()
+    case.loss(case.scan(one)).backward()
+    assert [name for name in NAMES if one[name].grad is not None] == [trained]
+    assert torch.equal(one[trained].grad, all_leaves[trained].grad)
+
+
+def test_backward_can_run_twice() -> None:
+    case = Case("mlstm", "table", torch.float64)
+    leaves = case.leaves()
+    loss = case.loss(case.scan(leaves))
+    first = torch.autograd.grad(loss, [leaves[name] for name in NAMES], retain_graph=True)
+    second = torch.autograd.grad(loss, [leaves[name] for name in NAMES])
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("masks", ["none", "both"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_without_grad_the_values_are_the_same_to_the_bit(dtype: torch.dtype, masks: str) -> None:
+    case = Case("mlstm", "table", dtype, masks)
+    with_grad = case.scan(case.leaves())
+    with torch.no_grad():
+        without = case.scan(case.leaves())
+        plain = mlstm_scan(tokens=case.tokens, reset=case.reset, lengths=case.lengths, **case.leaves())
+    assert all(torch.equal(a, b) for a, b in zip(with_grad, without, strict=True))
+    assert plain.cells is None and torch.equal(plain.final_cell, without[2])
+
+
+def test_without_grad_no_activations_are_kept() -> None:
+    case = Case("mlstm", "table", torch.float32, "none")
+    arguments = [case.tensors["inputs"], case.tokens, *(case.tensors[name] for name in NAMES[1:]), None]
+    kept = module._forward(*arguments, save=False, keep_cells=False)
+    assert [len(kept.x), len(kept.z), len(kept.m), len(kept.cell)] == [1, 1, 1, 1]
+    assert len(kept.hidden) == T + 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_keeps_cell_and_gates_in_fp32(dtype: torch.dtype) -> None:
+    case = Case("mlstm", "table", dtype, "none")
+    hidden, final_h, final_c, cells = case.scan(case.leaves())
+    assert hidden.dtype == final_h.dtype == dtype
+    assert final_c.dtype == cells.dtype == torch.float32
+    # fp32 values that the narrow type cannot hold prove that nothing was rounded on the way.
+    assert not torch.equal(cells, cells.to(dtype).float())
+    arguments = [case.tensors["inputs"], case.tokens, *(case.tensors[name] for name in NAMES[1:]), None]
+    assert module._forward(*arguments, save=True, keep_cells=True).x.dtype == torch.float32
+
+
+def test_reset_heals_a_state_that_went_to_nan() -> None:
+    case = Case("mlstm", "table", torch.float32, "none")
+    case.reset = torch.zeros(T, B, dtype=torch.bool)
+    case.reset[0, 1] = True
+    case.tensors["hidden"][1], case.tensors["cell"][1] = torch.nan, torch.nan
+    leaves = case.leaves()
+    outputs = case.scan(leaves)
+    case.loss(outputs).backward()
+    assert all(x.isfinite().all() for x in outputs)
+    assert all(leaves[name].grad.isfinite().all() for name in NAMES)
+
+
+def test_reset_in_padding_leaves_the_final_state() -> None:
+    case = Case("mlstm", "table", torch.float64, "lengths")
+    plain = case.scan(case.leaves())
+    case.reset = torch.arange(T).unsqueeze(1) >= case.lengths
+    padded = case.scan(case.leaves())
+    assert torch.equal(plain[1], padded[1]) and torch.equal(plain[2], padded[2])
+    assert torch.equal(padded[2][0], case.tensors["cell"][0])  # a row without tokens keeps its state
