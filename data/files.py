@@ -183,7 +183,7 @@ def _zstd_blocks(path: Path, raw: BinaryIO) -> Iterator[bytes]:
     unpack = zstandard.ZstdDecompressor().decompressobj()
     complete = True
     try:
-        while piece := raw.read(BLOCK_BYTES // 4):
+        while piece := raw.read(max(1, BLOCK_BYTES // 4)):
             while piece:
                 block = unpack.decompress(piece)
                 complete = unpack.eof

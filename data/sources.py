@@ -51,6 +51,11 @@ class BadRow(NamedTuple):
     record: Any
 
 
+# Stand-ins for what csv would misread, from surrogates that no decoded file can hold. The last row is our own: if it
+# comes back inside another, a quote was open at the end of the file.
+_CARRIAGE_RETURN = "\ud800"
+_END_OF_FILE = "\ud801"
+
 Records = Iterator[tuple[int, Any]]
 
 
@@ -185,17 +190,32 @@ def _table_records(path: Path, report: SourceReport) -> tuple[list[str], Records
 def _csv_rows(path: Path, report: SourceReport) -> Records:
     # csv has one limit for the whole process and none a reader; a lower one would stop at a long review.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
-    lines = (line + "\n" for block in line_blocks(path, report) for line in block)
+    lines = itertools.chain(_csv_lines(path, report), [_END_OF_FILE + "\n"])
     tabs = file_format(path) == "tsv"
     reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines)
     number = 1
     try:
         for row in reader:
+            if _CARRIAGE_RETURN in "".join(row):
+                row = [field.replace(_CARRIAGE_RETURN, "\r") for field in row]
+                row[-1] = row[-1].removesuffix("\r")
+                row = row if row != [""] else []
             if row:
+                if row[-1] == _END_OF_FILE:
+                    return
+                if row[-1].endswith(_END_OF_FILE + "\n"):
+                    raise ValueError(f"{path}:{number}: a quote that opens here is never closed")
                 yield number, row
             number = reader.line_num + 1
     except csv.Error as error:
         raise ValueError(f"{path}:{number}: {error} (a quote that is never closed?)") from None
+
+
+def _csv_lines(path: Path, report: SourceReport) -> Iterator[str]:
+    for block in line_blocks(path, report):
+        for line in block:
+            # csv takes any carriage return for the end of a row; here only "\n" and "\r\n" are.
+            yield (line.replace("\r", _CARRIAGE_RETURN) if "\r" in line else line) + "\n"
 
 
 def _json_records(path: Path, report: SourceReport) -> tuple[list[str], Records]:
