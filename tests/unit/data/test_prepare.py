@@ -10,7 +10,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from bigbatch.data import token_store
+from bigbatch.data import files, token_store
 from bigbatch.data.cleaning import clean_review
 from bigbatch.data.config import DataConfig
 from bigbatch.data.files import SourceReport
@@ -132,6 +132,7 @@ def test_ingest_imports_neither_torch_nor_pandas(source: Path, tmp_path: Path) -
 
 def test_memory_does_not_grow_with_the_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_store, "_CHUNK", 4096)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 1 << 14)
     peaks = []
     for count in (20_000, 60_000):
         path = tmp_path / f"{count}.txt"
