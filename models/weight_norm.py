@@ -34,9 +34,8 @@ class NormedWeight(nn.Module):
 
 
 def normalise(v: Tensor, g: Tensor) -> Tensor:
-    """g * v / |v| for each row of `v` (out, in), computed in fp32 at least, whatever autocast says."""
-    with torch.autocast(v.device.type, enabled=False):
-        if v.dtype in (torch.float16, torch.bfloat16):
-            v, g = v.float(), g.float()
-        squared = v.square().sum(dim=1)
-        return v * (g * torch.rsqrt(squared + EPS)).unsqueeze(1)
+    """g * v / |v| for each row of `v` (out, in), computed in fp32 at least."""
+    if v.dtype in (torch.float16, torch.bfloat16):
+        v, g = v.float(), g.float()
+    squared = v.square().sum(dim=1)
+    return v * (g * torch.rsqrt(squared + EPS)).unsqueeze(1)

@@ -181,7 +181,7 @@ def test_half_precision_keeps_cell_and_gates_in_fp32(dtype: torch.dtype) -> None
     assert module._forward(*arguments, save=True, keep_cells=True).x.dtype == torch.float32
 
 
-def test_reset_heals_a_state_that_went_to_nan() -> None:
+def test_reset_heals_a_state_that_came_in_as_nan() -> None:
     case = Case("mlstm", "table", torch.float32, "none")
     case.reset = torch.zeros(T, B, dtype=torch.bool)
     case.reset[0, 1] = True
@@ -191,6 +191,17 @@ def test_reset_heals_a_state_that_went_to_nan() -> None:
     case.loss(outputs).backward()
     assert all(x.isfinite().all() for x in outputs)
     assert all(leaves[name].grad.isfinite().all() for name in NAMES)
+
+
+@pytest.mark.parametrize("family", ["mlstm", "lstm"])
+def test_reset_heals_a_state_that_went_to_nan_inside_the_window(family: str) -> None:
+    case = Case(family, "steps", torch.float32, "none")
+    case.reset = torch.zeros(T, B, dtype=torch.bool)
+    case.reset[4, 1] = True
+    case.tensors["inputs"][2, 1] = torch.nan
+    hidden, _, _, cells = case.scan(case.leaves())
+    for x in (hidden, cells):
+        assert x[2:4, 1].isnan().all() and x[4:].isfinite().all()
 
 
 def test_reset_in_padding_leaves_the_final_state() -> None:
