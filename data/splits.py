@@ -117,8 +117,8 @@ def split_documents(
         val_fraction: Least part of all tokens that validates.
         test_fraction: Least part of all tokens that tests.
         min_heldout_bytes: Least size of each of the two, whatever the fractions say.
-        num_shards: Shards of the whole corpus, where they do not fall below 100 kB. Each held-out part has at least
-            the size of one.
+        num_shards: Shards of the whole corpus, where they do not fall below 100 kB; each part gets its share of them
+            and at least one.
         keep_duplicates_together: Keep near-duplicates on one side.
         cache: Keep the held-out documents in `<prefix>.split-<hash>.npy`: finding near-duplicates takes about a second
             for 45 MB, and neither a resumed run nor another rank need do it again.
@@ -128,8 +128,9 @@ def split_documents(
     """
     total = store.num_tokens
     num_shards = max(1, min(num_shards, total // MIN_SHARD_BYTES))
-    least = max(min_heldout_bytes, total // num_shards if num_shards > 1 else 0)
-    need_test, need_val = (max(least, int(np.ceil(fraction * total))) for fraction in (test_fraction, val_fraction))
+    need_test, need_val = (
+        max(min_heldout_bytes, int(np.ceil(fraction * total))) for fraction in (test_fraction, val_fraction)
+    )
     if 2 * (need_test + need_val) > total:
         raise ValueError(
             f"{store.prefix}: {total:,} bytes are too few to hold out {need_val:,} for validation and {need_test:,} "
