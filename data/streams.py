@@ -124,20 +124,24 @@ class LaneStream:
     ) -> None:
         if reset not in RESET_MODES:
             raise ValueError(f"data.reset is {reset!r}: choose one of {', '.join(RESET_MODES)}")
-        if source.num_tokens < num_lanes * seq_length:
-            raise ValueError(
-                f"the corpus has {source.num_tokens:,} bytes to train on, less than one window of {seq_length} bytes for each "
-                f"of {num_lanes} lanes ({num_lanes * seq_length:,}): use more text, a smaller --batch.global_batch_size "
-                "or a shorter --batch.seq_length"
-            )
         self.source = source
         self.seq_length = seq_length
         self.seed = seed
         self.reset = reset
+        self._check_length(num_lanes)
         self.position = position or StreamPosition(num_lanes=num_lanes)
         if self.position.num_lanes != num_lanes:
             self.position = self._resplit(num_lanes)
         self._layout()
+
+    def _check_length(self, num_lanes: int) -> None:
+        length, needed = self.source.num_tokens, num_lanes * self.seq_length
+        if length < needed:
+            raise ValueError(
+                f"the corpus has {length:,} bytes to train on, less than one window of {self.seq_length} bytes for each of "
+                f"{num_lanes} lanes ({needed:,}): use more text, a smaller --batch.global_batch_size or a shorter "
+                "--batch.seq_length"
+            )
 
     def _shards(self, epoch: int) -> list[tuple[int, int]]:
         starts = [int(s) for s in self.source.shard_starts]
@@ -169,7 +173,12 @@ class LaneStream:
         return StreamPosition(self.position.epoch, 0, num_lanes, tuple(unread))
 
     def set_num_lanes(self, num_lanes: int) -> None:
-        """Changes the global batch: the unread bytes are split anew, all lanes start with zero state."""
+        """Changes the global batch: the unread bytes are split anew, all lanes start with zero state.
+
+        Raises:
+            ValueError: if the data is shorter than one window of every lane.
+        """
+        self._check_length(num_lanes)
         self.position = self._resplit(num_lanes)
         self._layout()
 
