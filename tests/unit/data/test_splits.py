@@ -148,8 +148,12 @@ def test_a_chain_of_held_out_duplicates_moves_as_a_whole(store: TokenStore, monk
 
     monkeypatch.setattr(splits_module, "heldout_components", components)
     order = np.random.Generator(np.random.PCG64(5)).permutation(store.num_documents)
-    train, val, test = parts(split_documents(store, 5, 0.1, 0.1, 100, cache=False))
-    assert {int(i) for i in order[7:300:10]} <= train
+    split = split_documents(store, 5, 0.1, 0.1, 100, cache=False)
+    train, val, test = parts(split)
+    moved = order[7:300:10]
+    assert set(moved.tolist()) <= train
+    # They are read here and there, not one after the other.
+    assert np.flatnonzero(np.isin(split.train.doc_ids, moved)).max() > len(train) // 2
     group = {int(i) for i in order[3:200:10]}
     assert any(group & side for side in (val, test)) and not (group & val and group & test)
 
