@@ -19,7 +19,7 @@ from .probe import check_labels, logistic_regression
 
 logger = logging.getLogger(__name__)
 
-TFIDF_CS = tuple(2.0**power for power in range(-2, 9))
+TFIDF_CS = tuple(4.0**power for power in range(-1, 6))
 _WORD = r"(?u)\b\w[\w'’]*"  # keeps one-letter words and "isn't" whole, unlike scikit-learn's default
 
 

@@ -64,7 +64,7 @@ def featurize(
         cache_dir: Folder of cached features; None for no cache. A file is named by the hash of model, texts and
             options, so features of another model or text cannot be taken for these.
         model_hash: Hash that identifies the weights, if known; computed from them if None.
-        progress: Show a bar on standard error.
+        progress: Show a bar on standard error, where that is a terminal.
 
     Returns:
         Features in the order of `texts`, shape (n, H), float32.
@@ -201,7 +201,9 @@ def _final_states(
     # Longest first: the largest allocations come at once, the bar's estimate errs on the safe side, and in each batch
     # the rows still being read are a prefix.
     order = np.argsort(-lengths, kind="stable")
-    bar = tqdm(total=int(lengths.sum()), unit="B", unit_scale=True, desc="featurize", disable=not progress)
+    bar = tqdm(
+        total=int(lengths.sum()), unit="B", unit_scale=True, desc="featurize", disable=None if progress else True
+    )
     with bar, _evaluating(model):
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]

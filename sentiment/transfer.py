@@ -1,0 +1,320 @@
+"""From a trained model and labelled texts to a result: features, probe, best unit, baselines, one JSON file.
+
+The order of events keeps test data out of every choice: all fitting is on train, C and the unit are chosen on
+validation, test is scored once. Reading files is `data/labelled.py`; the page that shows a result is `report.py`.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..data.cleaning import CLEANING_VERSION
+from ..data.labelled import LabelledData
+from ..evaluation.statistics import accuracy_interval, paired_difference
+from ..training.checkpoint import LoadedModel
+from .baselines import TfidfBaseline, majority_class
+from .featurize import StateKind, Transform, featurize
+from .probe import SentimentProbe, check_labels, write_atomic, write_json
+from .units import UnitProbe
+from .visualize import probe_weights, unit_histogram
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class TransferResult:
+    """What a transfer found.
+
+    Attributes:
+        summary: JSON-able dictionary, the content of `path`.
+        path: `results/<task>-<hash>.json`.
+        probe: The fitted probe.
+        unit: The best single unit; None with more than two classes.
+        predicted: The probe's class number for each test text, shape (n,).
+        probability: The probe's probabilities, shape (n, K).
+        unit_values: The best unit's feature for each test text, shape (n,); None without a unit.
+        test: The test data, for examples.
+    """
+
+    summary: dict[str, Any]
+    path: Path
+    probe: SentimentProbe
+    unit: UnitProbe | None
+    predicted: np.ndarray
+    probability: np.ndarray
+    unit_values: np.ndarray | None
+    test: LabelledData
+
+    def table(self) -> str:
+        """The accuracies as lines of text, each with n and interval; one line if the test data has no labels."""
+        summary = self.summary
+        if "accuracy" not in summary["probe"]:
+            return (
+                f"{summary['data']['test']['n']:,} test texts without labels: predictions in {summary['predictions']}"
+            )
+        unit = f"unit {summary['unit']['index']}" if summary["unit"] else None
+        rows = [(f"probe ({summary['probe']['n_nonzero']} units)", summary["probe"])]
+        rows += [(unit, summary["unit"])] if unit else []
+        rows += [("TF-IDF + logistic regression", summary["baseline_tfidf"])]
+        rows += [("majority class", summary["baseline_majority"])]
+        lines = [f"{'':30}accuracy   95 % interval      n"]
+        for name, row in rows:
+            lines.append(f"{name:30}{row['accuracy']:.4f}     {row['low']:.4f} - {row['high']:.4f}   {row['n']:,}")
+        gap = summary["probe_minus_tfidf"]
+        lines.append(f"{'probe minus TF-IDF':30}{gap['difference']:+.4f}    {gap['low']:+.4f} - {gap['high']:+.4f}")
+        return "\n".join(lines)
+
+
+def split_validation(train: LabelledData, fraction: float = 0.1, seed: int = 0) -> tuple[LabelledData, LabelledData]:
+    """Cuts a validation part off training data, class by class, by seed.
+
+    Returns:
+        What is left for training, and the validation part; both keep the order of the file.
+
+    Raises:
+        ValueError: A fraction out of range, no labels, or a class with fewer than two rows.
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"the validation fraction is {fraction}; it must be between 0 and 1")
+    if train.labels is None:
+        raise ValueError("the training data has no labels; name their column with --label-key")
+    # Ranks of `random()` rather than `permutation`, whose algorithm numpy may change.
+    draws = np.random.default_rng(seed).random(len(train))
+    chosen = np.zeros(len(train), dtype=bool)
+    for label in np.unique(train.labels):
+        members = np.flatnonzero(train.labels == label)
+        if len(members) < 2:
+            raise ValueError(
+                f"class {train.classes[label]!r} has one training row; with --val a file of its own is used"
+            )
+        count = min(max(1, round(fraction * len(members))), len(members) - 1)
+        chosen[members[np.argsort(draws[members], kind="stable")[:count]]] = True
+    return _take(train, ~chosen), _take(train, chosen)
+
+
+def _take(data: LabelledData, mask: np.ndarray) -> LabelledData:
+    assert data.labels is not None
+    texts = [text for text, keep in zip(data.texts, mask) if keep]
+    return replace(data, texts=texts, labels=data.labels[mask], messages=[])
+
+
+def run_transfer(
+    loaded: LoadedModel,
+    train: LabelledData,
+    val: LabelledData,
+    test: LabelledData,
+    *,
+    out_dir: Path | str,
+    task: str = "sentiment",
+    state: StateKind = "cell",
+    transform: Transform = "raw",
+    layer: int = -1,
+    batch_size: int = 128,
+    seed: int = 42,
+    cache_dir: Path | str | None = None,
+    progress: bool = True,
+) -> TransferResult:
+    """Features of three splits -> probe, best unit and baselines -> files in the run folder.
+
+    Writes `results/<task>-<hash>.json` and `.predictions.csv`, `probe/<task>.json` and `.safetensors`, and
+    `plots/<task>-unit-histogram.png` and `<task>-probe-weights.png`. The hash covers model, data and options, so the
+    same transfer overwrites its own file and no other.
+
+    Args:
+        loaded: The model, from `training.checkpoint.load_model`.
+        train: Labelled texts to fit on.
+        val: Labelled texts to choose C and unit on; class numbers as in `train`.
+        test: Texts to score; without labels the result holds predictions only.
+        out_dir: Run folder.
+        task: Name of the task in file names: letters, digits, `-`, `_`, `.`.
+        state: See `featurize`.
+        transform: See `featurize`.
+        layer: See `featurize`.
+        batch_size: See `featurize`.
+        seed: Of liblinear.
+        cache_dir: Folder of cached features; None for none.
+        progress: Show a bar.
+
+    Raises:
+        ValueError: A name that is no file name, labels missing or of one class, a validation part that lacks a class.
+    """
+    started = time.perf_counter()
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", task):
+        raise ValueError(
+            f"the task name is {task!r}; letters, digits, '-', '_' and '.' only, as it goes into file names"
+        )
+    y = check_labels(np.array([]) if train.labels is None else train.labels, "training")
+    y_val = check_labels(np.array([]) if val.labels is None else val.labels, "validation", np.unique(y))
+    options: dict[str, Any] = {"state": state, "transform": transform, "layer": layer}
+
+    def features(data: LabelledData) -> np.ndarray:
+        return featurize(
+            loaded.model, data.texts, batch_size=batch_size, cache_dir=cache_dir, model_hash=loaded.model_hash,
+            progress=progress, **options,
+        )  # fmt: skip
+
+    X, X_val, X_test = features(train), features(val), features(test)
+    probe = SentimentProbe(seed=seed).fit(X, y, X_val, y_val)
+    unit = UnitProbe.fit(X, y, X_val, y_val) if len(probe.classes_) == 2 else None
+    predicted, probability = probe.predict(X_test), probe.predict_proba(X_test)
+    data = {name: _describe(part) for name, part in (("train", train), ("val", val), ("test", test))}
+    key = {"schema": SCHEMA_VERSION, "model": loaded.model_hash, "options": options, "data": data, "seed": seed}
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
+    out_dir = Path(out_dir)
+    path = out_dir / "results" / f"{task}-{digest}.json"
+    predictions = path.with_suffix(".predictions.csv")
+    summary: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "transfer",
+        "task": task,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "model": {
+            "hash": loaded.model_hash,
+            "checkpoint": _relative(loaded.path, out_dir),
+            "samples": loaded.samples,
+            "tokens": loaded.tokens,
+            "config": loaded.config.get("model", {}),
+        },
+        "features": {**options, "position": "after the trailing space", "cleaning_version": CLEANING_VERSION},
+        "data": data,
+        "classes": train.classes,
+        "probe": {
+            "C": probe.C_,
+            "n_nonzero": probe.n_nonzero_,
+            "num_units": X.shape[1],
+            "validation_accuracy": max(probe.validation_accuracy_),
+            "train_accuracy": float(probe.score(X, y)),
+            "converged": probe.converged_,
+            "top_units": probe.top_units(10),
+        },
+        "unit": unit.to_dict() if unit else None,
+        "predictions": f"results/{predictions.name}",
+    }
+    if test.labels is not None:
+        _score(summary, train, val, test, predicted, unit, X_test)
+    summary["seconds"] = round(time.perf_counter() - started, 2)
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unit_values = X_test[:, unit.index] if unit else None
+    write_atomic(predictions, _predictions_csv(test, train.classes, predicted, probability, unit_values))
+    about = {
+        "task": task,
+        "class_names": train.classes,
+        "features": options,
+        "model_hash": loaded.model_hash,
+        "checkpoint": _relative(loaded.path, out_dir),
+        "unit": unit.to_dict() if unit else None,
+        "result": f"results/{path.name}",
+    }
+    probe.save(out_dir / "probe" / f"{task}.json", about)
+    _plots(out_dir / "plots", summary, probe, unit, X_test, test)
+    write_json(path, summary)
+    return TransferResult(summary, path, probe, unit, predicted, probability, unit_values, test)
+
+
+def _relative(path: Path, folder: Path) -> str:
+    """`path` as seen from the run folder where it lies inside, so that the folder can be moved."""
+    path, folder = Path(path).resolve(), folder.resolve()
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
+
+
+def _describe(data: LabelledData) -> dict[str, Any]:
+    """Names, size and content hash of a split (texts and labels as they were used)."""
+    digest = hashlib.sha256()
+    for text in data.texts:
+        raw = text.encode("utf-8", errors="surrogatepass")
+        digest.update(len(raw).to_bytes(8, "little"))
+        digest.update(raw)
+    if data.labels is not None:
+        digest.update(np.ascontiguousarray(data.labels, dtype="<i8").tobytes())
+    counts = None
+    if data.labels is not None:
+        counts = {name: int(np.count_nonzero(data.labels == index)) for index, name in enumerate(data.classes)}
+    return {
+        "files": [str(path) for path, _ in data.report.files],
+        "n": len(data),
+        "per_class": counts,
+        "sha256": digest.hexdigest(),
+    }
+
+
+def _score(
+    summary: dict[str, Any],
+    train: LabelledData,
+    val: LabelledData,
+    test: LabelledData,
+    predicted: np.ndarray,
+    unit: UnitProbe | None,
+    X_test: np.ndarray,
+) -> None:
+    """Adds the accuracies on the test part, and those of the baselines, which are fitted for this only."""
+    assert train.labels is not None and val.labels is not None and test.labels is not None
+    truth = test.labels
+    summary["probe"].update(accuracy_interval(predicted, truth).to_dict())
+    if unit:
+        summary["unit"].update(accuracy_interval(unit.predict(X_test), truth).to_dict())
+    majority = majority_class(train.labels)
+    summary["baseline_majority"] = {
+        "label": train.classes[majority],
+        **accuracy_interval(np.full_like(truth, majority), truth).to_dict(),
+    }
+    tfidf = TfidfBaseline.fit(train.texts, train.labels, val.texts, val.labels)
+    tfidf_predicted = tfidf.predict(test.texts)
+    summary["baseline_tfidf"] = {
+        "C": tfidf.C,
+        "num_features": tfidf.num_features,
+        "validation_accuracy": tfidf.validation_accuracy,
+        **accuracy_interval(tfidf_predicted, truth).to_dict(),
+    }
+    summary["probe_minus_tfidf"] = paired_difference(predicted, tfidf_predicted, truth).to_dict()
+
+
+def _predictions_csv(
+    test: LabelledData,
+    classes: Sequence[str],
+    predicted: np.ndarray,
+    probability: np.ndarray,
+    unit_values: np.ndarray | None,
+) -> bytes:
+    """One line for each test text: its number from 0, label if there is one, prediction, probabilities, unit."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    unit_column = [] if unit_values is None else ["unit"]
+    writer.writerow(["index", "label", "predicted", *(f"probability_{name}" for name in classes), *unit_column])
+    for row in range(len(test)):
+        label = "" if test.labels is None else classes[test.labels[row]]
+        numbers = [f"{value:.6f}" for value in probability[row]]
+        unit = [] if unit_values is None else [f"{unit_values[row]:.6f}"]
+        writer.writerow([row, label, classes[predicted[row]], *numbers, *unit])
+    return out.getvalue().encode()
+
+
+def _plots(
+    folder: Path,
+    summary: dict[str, Any],
+    probe: SentimentProbe,
+    unit: UnitProbe | None,
+    X_test: np.ndarray,
+    test: LabelledData,
+) -> None:
+    task = summary["task"]
+    best = unit.index if unit else None
+    probe_weights(probe.coef_[-1], folder / f"{task}-probe-weights.png", best_unit=best)
+    if unit and test.labels is not None:
+        subtitle = f"test accuracy {summary['unit']['accuracy']:.3f} with one threshold"
+        unit_histogram(
+            X_test[:, unit.index], test.labels, test.classes, folder / f"{task}-unit-histogram.png",
+            unit=unit.index, threshold=unit.threshold, subtitle=subtitle,
+        )  # fmt: skip

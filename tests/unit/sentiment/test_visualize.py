@@ -1,0 +1,73 @@
+"""The PNGs: written, of the promised size, the same for the same numbers, with the colours of the scale in them."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bigbatch.sentiment.heatmap import PALETTE, Scale, Trace
+from bigbatch.sentiment.visualize import _wrap, heatmap_png, probe_weights, unit_histogram
+from matplotlib.image import imread
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a missing glyph is one
+        yield
+
+
+def colors_in(path: Path) -> set[tuple[int, int, int]]:
+    pixels = (imread(path)[..., :3] * 255).round().astype(int).reshape(-1, 3)
+    return {(r, g, b) for r, g, b in np.unique(pixels, axis=0).tolist()}
+
+
+def make_trace(text: str) -> Trace:
+    return Trace([*text, " "], np.linspace(-2, 2, len(text) + 1).astype(np.float32))
+
+
+def test_histogram_shows_both_labels(tmp_path: Path) -> None:
+    labels = np.arange(400) % 2
+    values = np.random.default_rng(0).normal(size=400) + 6.0 * labels
+    for name in ("one.png", "two.png"):
+        unit_histogram(values, labels, ["no", "yes"], tmp_path / "plots" / name, unit=7, threshold=3.0)
+    first, second = (tmp_path / "plots" / name for name in ("one.png", "two.png"))
+    assert first.read_bytes() == second.read_bytes()
+    assert imread(first).shape[:2] == (570, 960)
+    flat = np.array(sorted(colors_in(first)))
+    assert np.any((flat[:, 0] > 200) & (flat[:, 2] < 150)) and np.any((flat[:, 2] > 180) & (flat[:, 0] < 150))
+
+
+def test_histogram_of_a_constant_unit(tmp_path: Path) -> None:
+    unit_histogram(np.zeros(10), np.arange(10) % 2, ["no", "yes"], tmp_path / "h.png", unit=0, threshold=0.5)
+    assert (tmp_path / "h.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("coef", [np.zeros(8), np.array([0, 0, 3.0, -1.0])])
+def test_weights(coef: np.ndarray, tmp_path: Path) -> None:
+    probe_weights(coef, tmp_path / "w.png", best_unit=2)
+    assert imread(tmp_path / "w.png").shape[:2] == (570, 960)
+
+
+def test_heatmap_has_the_colours_of_its_ends(tmp_path: Path) -> None:
+    path = tmp_path / "m.png"
+    heatmap_png([make_trace("ab $x_1$ \\frac <b> 日本 😀 e\u0301")], Scale(0.0, 1.0), path, "Unit $3$")
+    assert {PALETTE[0], PALETTE[-1]} <= colors_in(path)
+
+
+def test_lines_break_at_spaces_and_keep_every_character() -> None:
+    text = " ".join(["seven77"] * 40) + " " + "x" * 230
+    trace = make_trace(text)
+    lines = _wrap(trace)
+    assert "".join(c for line in lines for _, c, _ in line) == text + " "
+    assert [v for line in lines for _, _, v in line] == trace.values.tolist()
+    assert all(line[-1][0] < 96 for line in lines)
+    assert all(line[0][0] == 0 and not line[0][1].isspace() for line in lines[:4])
+
+
+def test_too_much_text_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"too many for a picture of 300; write \.html"):
+        heatmap_png([make_trace("word " * 6000)], Scale(0.0, 1.0), tmp_path / "m.png")
+    assert not (tmp_path / "m.png").exists()
