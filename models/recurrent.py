@@ -6,7 +6,7 @@ it finds its embedding, or in autocast's, and keeps cell state and pointwise wor
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor, nn
@@ -111,6 +111,27 @@ class RecurrentLanguageModel(nn.Module):
             logits = F.linear(hidden, weight, bias)
         return logits.transpose(0, 1), state
 
+    @overload
+    def encode(
+        self,
+        tokens: Tensor,
+        state: RecurrentState | None = None,
+        reset: Tensor | None = None,
+        lengths: Tensor | None = None,
+        return_cells: Literal[False] = False,
+    ) -> tuple[Tensor, RecurrentState]: ...
+
+    @overload
+    def encode(
+        self,
+        tokens: Tensor,
+        state: RecurrentState | None = None,
+        reset: Tensor | None = None,
+        lengths: Tensor | None = None,
+        *,
+        return_cells: Literal[True],
+    ) -> tuple[Tensor, RecurrentState, Tensor]: ...
+
     def encode(
         self,
         tokens: Tensor,
@@ -147,10 +168,11 @@ class RecurrentLanguageModel(nn.Module):
         outputs: list[ScanOutput] = []
         with torch.autocast(tokens.device.type, enabled=False):
             for number, layer in enumerate(self.layers):
+                if outputs:
+                    inputs, index = F.dropout(outputs[-1].hidden, self.config.dropout, self.training), None
                 hidden, cell = state.hidden[number].to(dtype), state.cell[number].to(_cell_dtype(dtype))
                 cells_wanted = return_cells and number == len(self.layers) - 1
                 outputs.append(layer(inputs, index, hidden, cell, reset, lengths, cells_wanted))
-                inputs, index = F.dropout(outputs[-1].hidden, self.config.dropout, self.training), None
         final = RecurrentState(
             torch.stack([output.final_hidden for output in outputs]),
             torch.stack([output.final_cell for output in outputs]),
