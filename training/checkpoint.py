@@ -93,9 +93,10 @@ def save_checkpoint(run_dir: Path, checkpoint: Checkpoint, config: dict, keep: i
         OSError: if the disk is full or not writable; earlier checkpoints stay as they are.
     """
     root = run_dir / "checkpoints"
-    name = f"{_PREFIX}{checkpoint.trainer['samples']:012d}"
+    name = _name(checkpoint.trainer["samples"])
     final, building = root / name, root / f".{name}.partial"
-    shutil.rmtree(building, ignore_errors=True)
+    for left_over in root.glob(f".{_PREFIX}*.partial"):  # of a save that was killed
+        shutil.rmtree(left_over, ignore_errors=True)
     try:
         building.mkdir(parents=True)
         for file, tensors in (
@@ -120,6 +121,8 @@ def save_checkpoint(run_dir: Path, checkpoint: Checkpoint, config: dict, keep: i
             shutil.rmtree(final)
         building.rename(final)
         _fsync(root)
+        if best:
+            mark_best(run_dir, checkpoint.trainer["samples"])
     except Exception as error:
         shutil.rmtree(building, ignore_errors=True)
         # safetensors reports a full disk as an exception of its own
@@ -127,15 +130,19 @@ def save_checkpoint(run_dir: Path, checkpoint: Checkpoint, config: dict, keep: i
             f"cannot write the checkpoint {final}: {error}; free some space or choose another --run-dir: "
             "the same command then goes on from the last complete checkpoint"
         ) from error
-    if best:
-        _write_best(root, name)
     _delete_old(run_dir, keep)
     return final
 
 
-def _write_best(root: Path, name: str) -> None:
+def _name(samples: int) -> str:
+    return f"{_PREFIX}{samples:012d}"
+
+
+def mark_best(run_dir: Path, samples: int) -> None:
+    """Makes the checkpoint of these samples the one that "best" means."""
+    root = run_dir / "checkpoints"
     partial = root / ".best.partial"
-    partial.write_text(name, encoding="utf-8")
+    partial.write_text(_name(samples), encoding="utf-8")
     partial.replace(root / "best")
 
 
@@ -161,12 +168,11 @@ def verify(path: Path) -> dict:
     """
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
+        version = manifest["format_version"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise ValueError(f"checkpoint {path}: manifest.json cannot be read ({error})") from None
-    if manifest.get("format_version") != FORMAT_VERSION:
-        raise ValueError(
-            f"checkpoint {path} has format version {manifest.get('format_version')}, this bigbatch reads {FORMAT_VERSION}"
-        )
+    if version != FORMAT_VERSION:
+        raise ValueError(f"checkpoint {path} has format version {version}, this bigbatch reads {FORMAT_VERSION}")
     for name, expected in manifest["files"].items():
         file = path / name
         size = file.stat().st_size if file.is_file() else -1

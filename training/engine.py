@@ -24,10 +24,10 @@ from ..fp16.loss_scaler import make_loss_scaler
 from ..fp16.policy import apply_policy
 from ..models.build import build_model
 from .batch_size import batch_layout
-from .checkpoint import Checkpoint, load_weights, newest_checkpoint, save_checkpoint
+from .checkpoint import Checkpoint, load_weights, mark_best, newest_checkpoint, save_checkpoint
 from .config import TrainConfig
 from .distributed import Ranks, sum_over_ranks, under_torchrun
-from .evaluate import EvalResult, evaluate_bpc
+from .evaluate import EvalResult, evaluate_until
 from .memory import explain_out_of_memory, is_out_of_memory
 from .metrics import MetricsWriter, RunningMeans
 from .optimizers import build_optimizer, load_optimizer_tensors, optimizer_tensors, set_lr
@@ -78,7 +78,9 @@ class Engine:
         self.model = build_model(config.model).to(ranks.device)
         self.scaler = make_loss_scaler(config.loss_scale, config.precision)
         self.optimizer = build_optimizer(self.model, config.optim)
-        self.trainer: dict[str, Any] = {"samples": 0, "tokens": 0, "step": 0, "seconds": 0.0, "best_bpc": None}
+        self.trainer: dict[str, Any] = {
+            "samples": 0, "tokens": 0, "step": 0, "seconds": 0.0, "best_bpc": None, "eval_due": False
+        }  # fmt: skip
         position, state = self._restore()
         self.policy = apply_policy(self.model, config.precision, ranks.device.type)
         self.forward = self.policy
@@ -88,16 +90,18 @@ class Engine:
         self.total_samples = config.schedule.samples or round(config.schedule.epochs * self.task.samples_per_epoch)
         check_schedule(config.schedule, self.total_samples)
         self.peak_lr = scaled_peak_lr(config.schedule, config.optim.lr, self.layout.global_batch_size)
-        self._stop = False
+        # Asked for by a signal to this rank; what all ranks have agreed on, at the same point of the run, is the second.
+        self._stop_requested = self._stop = False
 
     def _restore(self) -> tuple[StreamPosition | None, dict | None]:
         """Loads the newest whole checkpoint into model, optimizer and scaler; returns where the data stood."""
-        self.means, self._metrics_bytes = RunningMeans(), 0
+        self.means, self._metrics_bytes, self._saved_at = RunningMeans(), 0, -1
         found = newest_checkpoint(self.run_dir)
         if found is None:
             return None, None
         checkpoint, _, path = found
-        self.trainer = checkpoint.trainer["progress"]
+        self.trainer |= checkpoint.trainer["progress"]
+        self._saved_at = self.trainer["samples"]
         if checkpoint.trainer["data_hash"] != self.data_hash:
             raise ValueError(
                 f"{path} was trained on other data than --data.paths holds now: use another --run-dir for it"
@@ -122,41 +126,44 @@ class Engine:
             ValueError: if gradients stay non-finite, or a micro-batch does not fit in memory.
             OSError: if a checkpoint cannot be written.
         """
-        config, interval = self.config, self._interval
+        config = self.config
         metrics = MetricsWriter(self.run_dir / "metrics.jsonl", self._metrics_bytes) if self.ranks.is_main else None
         profiler = StepProfiler(self.run_dir if config.profile and self.ranks.is_main else None)
         val = None
         self.model.train()
         with self._signals(), self._progress_bar() as bar, profiler:
-            while not self.finished and not self._stop:
+            while not self._stop and (self.trainer["eval_due"] or not self.finished):
                 before = self.trainer["samples"]
-                row = self._step_and_time(bar)
-                after = self.trainer["samples"]
-                done = self.finished
-
-                def crossed(every: int, before: int = before, after: int = after, done: bool = done) -> bool:
-                    return done or before // every != after // every
-
-                if metrics and crossed(interval(config.log.interval_samples, 100)):
-                    metrics.write({**row, **self.means.row()})
-                if crossed(interval(config.log.interval_samples, 100)):
-                    self.means = RunningMeans()
+                if not self.trainer["eval_due"]:
+                    self._step_and_log(before, bar, metrics)
+                    profiler.step()
                 best = False
-                if crossed(interval(config.log.eval_interval_samples, 10)):
+                if self.trainer["eval_due"] and not self._stop:
                     val, best = self._validate(metrics, config.log.eval_max_bytes)
-                    bar.set_postfix(bpc=f"{val.bpc:.3f}", refresh=False)
-                if self._stop or best or crossed(interval(config.log.checkpoint_interval_samples, 10)):
+                    self.trainer["eval_due"] = val is None
+                    bar.set_postfix(bpc=f"{val.bpc:.3f}" if val else "stopping", refresh=False)
+                if self._stop or best or self._crossed(before, config.log.checkpoint_interval_samples, 10):
                     self._save(metrics, best)
-                profiler.step()
-            if self.finished and (val is None or config.log.eval_max_bytes):
+            if self.finished and not self._stop and (val is None or config.log.eval_max_bytes):
                 val, _ = self._validate(metrics, 0)
         if metrics:
             metrics.close()
-        status = "finished" if self.finished else "stopped"
+        # Without its last validation, which a signal has cut short, a run is not finished.
+        status = "finished" if self.finished and val and not self._stop else "stopped"
         return TrainResult(status, self.trainer["samples"], self.trainer["tokens"], val, self.trainer["best_bpc"])
 
-    def _interval(self, samples: int, share: int) -> int:
-        return samples or max(1, self.total_samples // share)
+    def _crossed(self, before: int, interval_samples: int, share: int) -> bool:
+        """Whether the step from `before` crossed a multiple of the interval, or ended the run."""
+        interval = interval_samples or max(1, self.total_samples // share)
+        return self.finished or before // interval != self.trainer["samples"] // interval
+
+    def _step_and_log(self, before: int, bar: tqdm, metrics: MetricsWriter | None) -> None:
+        row = self._step_and_time(bar)
+        if self._crossed(before, self.config.log.interval_samples, 100):
+            if metrics:
+                metrics.write({**row, **self.means.row()})
+            self.means = RunningMeans()
+        self.trainer["eval_due"] = self._crossed(before, self.config.log.eval_interval_samples, 10)
 
     def _step_and_time(self, bar: tqdm) -> dict:
         started = time.perf_counter()
@@ -167,7 +174,9 @@ class Engine:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            raise ValueError(explain_out_of_memory(self.forward, self.task.stream, self.layout, self.ranks)) from error
+            raise ValueError(
+                explain_out_of_memory(error, self.forward, self.task.stream, self.layout, self.ranks)
+            ) from error
         self.task.advance()
         progress = self.trainer
         progress["samples"] += self.layout.global_batch_size
@@ -204,7 +213,7 @@ class Engine:
                 output = self.task.loss(self.forward, micro_step)
                 (output.loss_sum * factor).backward()
             local_loss += float(output.loss_sum.detach())
-        loss_sum, stop = sum_over_ranks([local_loss, float(self._stop)], ranks)
+        loss_sum, stop = sum_over_ranks([local_loss, float(self._stop_requested)], ranks)
         self._stop = stop > 0
         unscale_(parameters, 1.0 / self.scaler.scale)
         overflow = agree_found_inf(found_inf(parameters))
@@ -226,10 +235,14 @@ class Engine:
             f"lengthen --schedule.warmup_samples; checkpoints from before are in {self.run_dir / 'checkpoints'}"
         )
 
-    def _validate(self, metrics: MetricsWriter | None, max_bytes: int) -> tuple[EvalResult, bool]:
-        """Scores the validation split; True if it is the best so far."""
+    def _validate(self, metrics: MetricsWriter | None, max_bytes: int) -> tuple[EvalResult | None, bool]:
+        """Scores the validation split; True if it is the best so far. None if a signal cuts it short."""
         log_config, batch = self.config.log, self.config.batch
-        val = evaluate_bpc(self.policy, self.val, log_config.eval_lanes, batch.seq_length, self.ranks, max_bytes)
+        val = evaluate_until(
+            self._agree_stop, self.policy, self.val, log_config.eval_lanes, batch.seq_length, self.ranks, max_bytes
+        )
+        if val is None:
+            return None, False
         progress = self.trainer
         best = max_bytes == log_config.eval_max_bytes and val.bpc < (progress["best_bpc"] or float("inf"))
         if best:
@@ -239,7 +252,18 @@ class Engine:
             metrics.write({**row, "loss": val.loss, "bpc": val.bpc, "num_targets": val.num_targets})
         return val, best
 
+    def _agree_stop(self) -> bool:
+        """Whether any rank was asked to stop: asked between windows of a validation, which may last for minutes."""
+        self._stop = sum_over_ranks([float(self._stop_requested)], self.ranks)[0] > 0
+        return self._stop
+
     def _save(self, metrics: MetricsWriter | None, best: bool) -> None:
+        if self._saved_at == self.trainer["samples"]:
+            # Resumed here with a validation due: the checkpoint is whole and is never rewritten.
+            if metrics and best:
+                mark_best(self.run_dir, self._saved_at)
+            return
+        self._saved_at = self.trainer["samples"]
         state = self.task.state_tensors()
         if metrics is None:
             return
@@ -268,8 +292,8 @@ class Engine:
         return _StopSignals(self)
 
     def request_stop(self) -> None:
-        """Ends the run after the present step, with a checkpoint; agreed on by all ranks."""
-        self._stop = True
+        """Ends the run after the present step or within a validation, with a checkpoint; agreed on by all ranks."""
+        self._stop_requested = True
 
 
 class _StopSignals:

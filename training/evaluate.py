@@ -6,6 +6,7 @@ with zero state; sum of -log2 p(byte) over all bytes, divided by their number.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 
 from ..data.streams import LaneStream, OrderedStore
 from .distributed import Ranks, sum_over_ranks
+from .memory import is_out_of_memory
 from .metrics import bits_per_char
 from .tasks.char_lm import sequence_loss
 
@@ -39,7 +41,6 @@ class EvalResult:
         return asdict(self)
 
 
-@torch.no_grad()
 def evaluate_bpc(
     model: nn.Module,
     source: OrderedStore,
@@ -59,22 +60,53 @@ def evaluate_bpc(
         max_bytes: stop once this many bytes are scored; 0 scores all.
 
     Raises:
-        ValueError: if the split is empty.
+        ValueError: if the split is empty, or the lanes do not fit in memory.
+    """
+    result = evaluate_until(lambda: False, model, source, lanes, seq_length, ranks, max_bytes)
+    assert result is not None
+    return result
+
+
+@torch.no_grad()
+def evaluate_until(
+    should_stop: Callable[[], bool],
+    model: nn.Module,
+    source: OrderedStore,
+    lanes: int = 32,
+    seq_length: int = 256,
+    ranks: Ranks | None = None,
+    max_bytes: int = 0,
+) -> EvalResult | None:
+    """`evaluate_bpc` that gives up, with None, once `should_stop()` says so.
+
+    It is asked before every window, by all ranks alike, and must give all of them the same answer.
     """
     ranks = ranks or Ranks(device=next(model.parameters()).device)
     if source.num_tokens == 0:
         raise ValueError("the split to evaluate is empty: raise --data.val_fraction or --data.test_fraction")
-    lanes = max(1, min(lanes, source.num_tokens // seq_length))
-    stream = LaneStream(source, lanes, min(seq_length, source.num_tokens), seed=None)
+    lanes = min(lanes, source.num_tokens)
+    # The window adapts to a short split and the lanes do not, so that the number does not depend on the window.
+    stream = LaneStream(source, lanes, min(seq_length, source.num_tokens // lanes), seed=None)
     own = range(ranks.rank * lanes // ranks.world_size, (ranks.rank + 1) * lanes // ranks.world_size)
     was_training = model.training
     model.eval()
     loss_sum, num_targets, scored, state = 0.0, 0, 0, None
     for window in range(stream.num_windows):
+        if should_stop():
+            model.train(was_training)
+            return None
         if own:
             arrays = stream.read(own, window)
             tokens, reset, mask = (torch.from_numpy(array).to(ranks.device) for array in arrays)
-            output = sequence_loss(model, tokens, reset, mask, state)
+            try:
+                output = sequence_loss(model, tokens, reset, mask, state)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                raise ValueError(
+                    f"out of memory on {ranks.device} while scoring {len(own)} lanes x {stream.seq_length} bytes: take "
+                    "fewer lanes (log.eval_lanes) or a shorter window"
+                ) from error
             loss_sum += float(output.loss_sum)
             num_targets += output.num_targets
             state = output.state

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import torch
 from torch import nn
 
@@ -16,8 +18,11 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def explain_out_of_memory(model: nn.Module, stream: LaneStream, layout: BatchLayout, ranks: Ranks) -> str:
+def explain_out_of_memory(
+    error: RuntimeError, model: nn.Module, stream: LaneStream, layout: BatchLayout, ranks: Ranks
+) -> str:
     """One line with the largest smaller micro-batch whose forward and backward pass fits."""
+    traceback.clear_frames(error.__traceback__)  # they hold the activations of the pass that did not fit
     micro = layout.micro_batch_size
     share = layout.global_batch_size // layout.data_parallel_size
     module = getattr(model, "module", model) if ranks.world_size > 1 else model  # without DDP: no exchange while trying

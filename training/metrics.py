@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -23,15 +24,22 @@ class MetricsWriter:
     """
 
     def __init__(self, path: Path, size_bytes: int = 0) -> None:
-        self._file = path.open("ab")
+        self._path = path
+        self._file = path.open("ab", buffering=0)  # unbuffered: nothing is left to be written when the disk is full
         if self._file.tell() > size_bytes:
             os.truncate(path, size_bytes)
 
     def write(self, row: dict) -> None:
         # JSON has no NaN or infinity: a diverged value is written as null.
         clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
-        self._file.write(json.dumps(clean).encode() + b"\n")
-        self._file.flush()
+        try:
+            line = json.dumps(clean).encode() + b"\n"
+            if self._file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise OSError(
+                f"cannot write {self._path}: {error}; free some space: the same command then goes on from the last checkpoint"
+            ) from error
 
     @property
     def size_bytes(self) -> int:
@@ -68,14 +76,15 @@ class RunningMeans:
     def add(self, loss_sum: float, num_targets: int, grad_norm: float, seconds: float) -> None:
         self.loss_sum += loss_sum
         self.num_targets += num_targets
-        self.grad_norms.append(grad_norm)
+        if math.isfinite(grad_norm):  # JSON, which the checkpoint is, has no infinity
+            self.grad_norms.append(grad_norm)
         self.seconds += seconds
 
     def state(self) -> dict:
         return dict(self.__dict__)
 
     def row(self) -> dict:
-        """loss in nats and bpc in bits per target, the largest finite gradient norm's mean, and tokens per second."""
+        """loss in nats and bpc in bits per target, mean gradient norm of the steps that were not skipped, tokens per second."""
         loss = self.loss_sum / max(1, self.num_targets)
         finite = [norm for norm in self.grad_norms if math.isfinite(norm)]
         return {
