@@ -186,6 +186,8 @@ class TrainConfig:
         _choice("precision", self.precision, tuple(PRECISIONS))
         _choice("resume", self.resume, ("auto", "never"))
         _positive("nproc", self.nproc)
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"--seed is {self.seed}: it must be in [0, 2147483648)")
         if not self.run_dir or Path(self.run_dir).is_file():
             raise ValueError(f"--run-dir {self.run_dir!r} is not a folder: name one, such as runs/mine")
 

@@ -7,10 +7,13 @@ with one line instead of a traceback from each.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
+import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -122,12 +125,31 @@ def run_worker(main: Callable[[], int]) -> int:
     error_file = Path(path)
     if error_file.stat().st_size:  # another rank of an earlier attempt found the run impossible
         return 0
+    _end_with_launcher()
     try:
         return main()
     except USER_ERRORS as error:
         with error_file.open("a", encoding="utf-8") as file:
-            file.write(f"{error}\n")
+            file.write(f"{' '.join(str(error).split())}\n")
         return 0
+    except RuntimeError:  # an exchange failed because another rank has left: its message says why
+        if _reported(error_file):
+            return 0
+        raise
+
+
+def _end_with_launcher() -> None:
+    """Stops this rank, with a checkpoint, when its launcher is killed: it would go on unseen beside the next start."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def _reported(error_file: Path, seconds: float = 3.0) -> bool:
+    """Whether any rank leaves a message within a few seconds."""
+    end = time.monotonic() + seconds
+    while not error_file.stat().st_size and time.monotonic() < end:
+        time.sleep(0.05)
+    return error_file.stat().st_size > 0
 
 
 def launch(nproc: int, argv: list[str], max_restarts: int = 3) -> int:
@@ -160,12 +182,18 @@ def launch(nproc: int, argv: list[str], max_restarts: int = 3) -> int:
         except SignalException as stop:  # the ranks have written their checkpoint before they ended
             return 128 + stop.sigval
         except ChildFailedError as failed:
-            rank, failure = failed.get_first_failure()
-            print(f"rank {rank} ended with exit status {failure.exitcode}; see its output above", file=sys.stderr)
-            return failure.exitcode if failure.exitcode > 0 else 1
+            if not (messages := _messages(error_file.name)):
+                rank, failure = failed.get_first_failure()
+                print(f"rank {rank} ended with exit status {failure.exitcode}; see its output above", file=sys.stderr)
+                return failure.exitcode if failure.exitcode > 0 else 1
+        else:
+            messages = _messages(error_file.name)
         finally:
             del os.environ[_ERROR_FILE]
-        messages = Path(error_file.name).read_text(encoding="utf-8").splitlines()
     if messages:
         raise ValueError(messages[0])
     return 0
+
+
+def _messages(error_file: str) -> list[str]:
+    return Path(error_file).read_text(encoding="utf-8").splitlines()

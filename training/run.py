@@ -6,7 +6,12 @@ are to be several, and runs the loop. A run is repeated, or gone on with, from i
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -42,9 +47,12 @@ def read_config(run_dir: Path | str) -> dict:
             f"{run_dir} is not a run folder (it has no config.yaml): `bigbatch train --run-dir {run_dir}` makes one"
         )
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(config, dict) or "model" not in config:
+        raise ValueError(f"{path} is not the configuration of a run: mend it or choose another --run-dir")
+    return config
 
 
 def store_prefix(config: TrainConfig) -> Path:
@@ -61,6 +69,15 @@ def prepare_run(config: TrainConfig) -> TrainConfig:
         ValueError: if the folder holds a run of another configuration, or the configuration cannot be run here.
         FileNotFoundError: if a data file does not exist.
     """
+    config = settle_config(config)
+    batch_layout(config.batch, config.nproc)
+    build_store(config)
+    write_config(config)
+    return config
+
+
+def settle_config(config: TrainConfig) -> TrainConfig:
+    """Decides what was left open and compares the result with the run that the folder holds; writes nothing."""
     run_dir = Path(config.run_dir)
     stored = read_config(run_dir) if (run_dir / "config.yaml").is_file() else None
     if stored is not None and config.resume == "never":
@@ -71,7 +88,8 @@ def prepare_run(config: TrainConfig) -> TrainConfig:
     precision = resolve_precision(precision, resolve_device(config.device).type)
     paths = [path if path == "demo" else str(Path(path).absolute()) for path in config.data.paths]
     store = str(Path(config.data.store).absolute()) if config.data.store else None
-    config = replace(config, precision=precision, data=replace(config.data, paths=paths, store=store))
+    # "never" was about starting in this folder; stored, it would forbid to go on from it.
+    config = replace(config, precision=precision, resume="auto", data=replace(config.data, paths=paths, store=store))
     if stored is not None and checkpoint_dirs(run_dir):
         differences = changed_keys(stored, config.to_dict())
         if differences:
@@ -79,10 +97,34 @@ def prepare_run(config: TrainConfig) -> TrainConfig:
                 f"{run_dir} holds a run of another configuration ({'; '.join(differences)}): choose another --run-dir, or give "
                 "the options it was started with"
             )
-    batch_layout(config.batch, config.nproc)
-    build_store(config)
-    write_config(config)
     return config
+
+
+@contextmanager
+def sole_user(run_dir: Path) -> Iterator[None]:
+    """Holds the run folder's lock, which the kernel releases when this process ends, however it ends.
+
+    A folder that was made for it and that the block leaves empty is removed again.
+
+    Raises:
+        ValueError: if another process trains in the folder.
+    """
+    created = not run_dir.exists()
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with (run_dir / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"another process trains in {run_dir}: wait until it ends, stop it, or choose another --run-dir"
+            ) from None
+        except OSError as error:  # some network file systems have no locks
+            log.debug("%s: not locked (%s)", run_dir, error)
+        try:
+            yield
+        finally:
+            if created and os.listdir(run_dir) == [".lock"]:
+                shutil.rmtree(run_dir)
 
 
 def write_config(config: TrainConfig) -> None:
@@ -96,6 +138,8 @@ def write_config(config: TrainConfig) -> None:
 def build_store(config: TrainConfig) -> None:
     """Builds the token store from the data files unless it is there and of these files."""
     prefix, data = store_prefix(config), config.data
+    if not data.paths:  # a store alone was named
+        return
     if data.paths == ["demo"]:
         if store_exists(prefix):
             return
@@ -187,10 +231,14 @@ def train(config: TrainConfig) -> int:
     Raises:
         ValueError, OSError: with one line that says what the user can do.
     """
-    if not under_torchrun():
+    if under_torchrun():
+        return _train_rank(settle_config(config))
+    with sole_user(Path(config.run_dir)):
         config = prepare_run(config)
         if config.nproc > 1:
             return launch(config.nproc, ["train", "--config", str(Path(config.run_dir) / "config.yaml")])
-    else:
-        config = replace(config, precision=resolve_precision(config.precision, resolve_device(config.device).type))
+        return _train_rank(config)
+
+
+def _train_rank(config: TrainConfig) -> int:
     return 0 if run_rank(config).status == "finished" else EXIT_STOPPED
