@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ Stopped by Ctrl-C, SIGTERM or a crash, the same command goes on from the last ch
 def build_parser(kind: str = "mlstm") -> ArgumentParser:
     """The parser for one family of models: a union of families would silently pick one of them."""
     parser = ArgumentParser(
-        prog="bigbatch train", description=DESCRIPTION, exit_on_error=False, default_env=False,
+        prog="bigbatch train", description=DESCRIPTION, exit_on_error=False, default_env=False, allow_abbrev=False,
         formatter_class=_formatter(),
     )  # fmt: skip
     parser.add_argument("--config", action="config", help="YAML file; options given after it override it")
@@ -48,10 +49,56 @@ def _formatter() -> type:
     return Formatter
 
 
+def normalise(argv: list[str]) -> list[str]:
+    """Underscores in option names, `--profile` as a flag, and all values of `--data.paths` as one list.
+
+    `--data.paths a.jsonl`, `--data.paths a.jsonl b.jsonl`, `--data.paths [a.jsonl, b.jsonl]` and repeated options all
+    name files, while the parser takes a list as one YAML value.
+    """
+    words: list[str] = []
+    paths: list[str] | None = None
+    reading_paths = False
+    for word, following in zip(argv, [*argv[1:], "--"]):
+        if not word.startswith("--"):
+            if reading_paths and paths is not None:
+                paths += _path_list(word)
+            else:
+                words.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        name = "--" + name[2:].replace("-", "_")
+        reading_paths = name == "--data.paths"
+        if reading_paths:
+            if paths is None:
+                paths = []
+                words.append(name)
+            paths += _path_list(value) if equals else []
+        elif name == "--profile" and not equals and following.startswith("--"):
+            words.append("--profile=true")
+        else:
+            words.append(name + equals + value)
+    return [f"{word}={json.dumps(paths)}" if word == "--data.paths" else word for word in words]
+
+
+def _path_list(word: str) -> list[str]:
+    if not (word.startswith("[") and word.endswith("]")) or Path(word).exists():
+        return [word]
+    try:
+        return [str(path) for path in yaml.safe_load(word)]
+    except yaml.YAMLError:
+        raise ValueError(
+            f"--data.paths {word} is not a list of files: write [a.jsonl, b.jsonl] or a.jsonl b.jsonl"
+        ) from None
+
+
 def option_values(argv: list[str], name: str) -> list[str]:
-    """Values given for one option, `--name value` or `--name=value`, in order."""
-    values = [argv[i + 1] for i, word in enumerate(argv[:-1]) if word == name]
-    return values + [word.split("=", 1)[1] for word in argv if word.startswith(f"{name}=")]
+    """Values given for one option, in order."""
+    found = [
+        following if word == name else word.partition("=")[2]
+        for word, following in zip(argv, [*argv[1:], None])
+        if word == name or word.startswith(f"{name}=")
+    ]
+    return [value for value in found if value is not None]
 
 
 def model_kind(argv: list[str]) -> str:
@@ -83,12 +130,9 @@ def parse(argv: list[str]) -> TrainConfig:
     Raises:
         ValueError: an unknown option or a value that cannot be.
     """
-    argv = [
-        word.replace("-", "_").replace("__", "--", 1) if word.startswith("--") and "=" not in word else word
-        for word in argv
-    ]
+    argv = normalise(argv)
     run_dirs = option_values(argv, "--run_dir")
-    if run_dirs and "--config" not in argv and (Path(run_dirs[-1]) / "config.yaml").is_file():
+    if run_dirs and not option_values(argv, "--config") and (Path(run_dirs[-1]) / "config.yaml").is_file():
         argv = ["--config", str(Path(run_dirs[-1]) / "config.yaml"), *argv]
     parser = build_parser(model_kind(argv))
     try:
