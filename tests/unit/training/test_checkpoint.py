@@ -1,0 +1,261 @@
+"""Checkpoints: whole or absent, verified when read, kept and deleted by rule, and never a pickle among them."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+from bigbatch.models.build import build_model
+from bigbatch.models.config import LSTMConfig, MLSTMConfig
+from bigbatch.training import checkpoint as module
+from bigbatch.training.checkpoint import (
+    Checkpoint,
+    best_name,
+    checkpoint_dirs,
+    find_checkpoint,
+    load_checkpoint,
+    load_model,
+    load_weights,
+    mark_best,
+    newest_checkpoint,
+    save_checkpoint,
+    verify,
+)
+
+MODEL = MLSTMConfig(embedding_size=4, hidden_size=8)
+CONFIG = {"model": asdict(MODEL), "seed": 3}
+
+
+def make(samples: int) -> Checkpoint:
+    torch.manual_seed(samples)
+    model = build_model(MODEL)
+    optimizer = {f"exp_avg.{name}": torch.randn_like(p) for name, p in model.named_parameters()}
+    state = {"hidden": torch.randn(1, 4, 8, dtype=torch.float16), "cell": torch.randn(1, 4, 8)}
+    trainer = {"samples": samples, "tokens": 10 * samples, "position": {"epoch": 0}, "loss": 0.1}
+    return Checkpoint(dict(model.state_dict()), trainer, optimizer, state)
+
+
+def save(run: Path, samples: int, keep: int = 9, best: bool = False) -> Path:
+    return save_checkpoint(run, make(samples), CONFIG, keep, best)
+
+
+def names(run: Path) -> list[str]:
+    return [path.name[-3:] for path in checkpoint_dirs(run)]
+
+
+def test_what_is_saved_is_loaded_bit_for_bit(tmp_path: Path) -> None:
+    path = save(tmp_path, 100)
+    loaded, manifest = load_checkpoint(path)
+    original = make(100)
+    for part in ("model", "optimizer", "state"):
+        got, expected = getattr(loaded, part), getattr(original, part)
+        assert got.keys() == expected.keys()
+        assert all(got[name].dtype == t.dtype and torch.equal(got[name], t) for name, t in expected.items())
+    assert loaded.trainer == original.trainer
+    assert manifest["config"] == CONFIG and manifest["format_version"] == 1 and manifest["samples"] == 100
+
+
+def test_nothing_is_pickled(tmp_path: Path) -> None:
+    path = save(tmp_path, 100, best=True)
+    files = {file.name for file in path.iterdir()}
+    assert files == {"model.safetensors", "optimizer.safetensors", "state.safetensors", "trainer.json", "manifest.json"}
+    for file in path.glob("*.json"):
+        json.loads(file.read_text())
+    for file in path.glob("*.safetensors"):
+        raw = file.read_bytes()
+        json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])  # safetensors: a length, then a JSON header
+
+
+# What a kill would interrupt: between any two of these the directory must not look complete.
+STAGES = ["save_file", "_fsync", "_sha256"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("call", [0, 2])
+def test_a_kill_inside_a_save_leaves_no_complete_looking_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str, call: int
+) -> None:
+    class Killed(BaseException):
+        """Like a kill: no handler of the product sees it."""
+
+    save(tmp_path, 100)
+    original, calls = getattr(module, stage), []
+
+    def dying(*args, **kwargs):
+        calls.append(None)
+        if len(calls) > call:
+            raise Killed
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(module, stage, dying)
+    with pytest.raises(Killed):
+        save(tmp_path, 200, best=True)
+    monkeypatch.undo()
+    assert names(tmp_path) == ["100"] and best_name(tmp_path) is None
+    found = newest_checkpoint(tmp_path)
+    assert found is not None and found[0].trainer["samples"] == 100
+    save(tmp_path, 300)  # the next save removes what the killed one left behind
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step_000000000100", "step_000000000300"]
+
+
+def test_a_directory_without_a_manifest_is_no_checkpoint(tmp_path: Path) -> None:
+    save(tmp_path, 100)
+    (save(tmp_path, 200) / "manifest.json").unlink()
+    assert names(tmp_path) == ["100"]
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def flip_a_bit(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+FILES = ["model.safetensors", "optimizer.safetensors", "state.safetensors", "trainer.json"]
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("damage, word", [(truncate, "bytes"), (flip_a_bit, "checksum"), (remove, "is missing")])
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, file: str, damage: Callable[[Path], None], word: str
+) -> None:
+    save(tmp_path, 100)
+    path = save(tmp_path, 200)
+    damage(path / file)
+    with caplog.at_level(logging.WARNING, logger="bigbatch"):
+        found = newest_checkpoint(tmp_path)
+    assert found is not None and found[0].trainer["samples"] == 100 and found[2].name.endswith("100")
+    assert len(caplog.messages) == 1
+    assert file in caplog.messages[0] and word in caplog.messages[0] and "trying the one before" in caplog.messages[0]
+
+
+@pytest.mark.parametrize("content", ["", '{"format_version": 1, "fi', "[]", '{"format_version": 2}', "\udce9"])
+def test_a_damaged_manifest_is_passed_over(tmp_path: Path, content: str) -> None:
+    save(tmp_path, 100)
+    path = save(tmp_path, 200)
+    (path / "manifest.json").write_bytes(content.encode("utf-8", "surrogateescape"))
+    found = newest_checkpoint(tmp_path)
+    assert found is not None and found[0].trainer["samples"] == 100
+    with pytest.raises(ValueError, match=str(path)):
+        verify(path)
+
+
+def test_all_damaged_is_an_error_of_one_line(tmp_path: Path) -> None:
+    assert newest_checkpoint(tmp_path) is None
+    for samples in (100, 200):
+        truncate(save(tmp_path, samples) / "model.safetensors")
+    with pytest.raises(ValueError, match=r"^all 2 checkpoints in .* are damaged: start again in another --run-dir$"):
+        newest_checkpoint(tmp_path)
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
+    for samples in range(100, 900, 100):
+        save(tmp_path, samples, keep=2, best=samples in (200, 300))
+    assert names(tmp_path) == ["300", "700", "800"]
+    assert find_checkpoint(tmp_path).name == "step_000000000300"
+    assert find_checkpoint(tmp_path, "latest").name == "step_000000000800"
+    mark_best(tmp_path, 800)
+    save(tmp_path, 900, keep=1)
+    assert names(tmp_path) == ["800", "900"]
+    assert find_checkpoint(tmp_path).name == "step_000000000800"
+
+
+def test_without_a_best_the_newest_is_meant(tmp_path: Path) -> None:
+    save(tmp_path, 100)
+    save(tmp_path, 200)
+    assert find_checkpoint(tmp_path, "best").name == "step_000000000200"
+    mark_best(tmp_path, 50)  # was deleted by hand
+    assert find_checkpoint(tmp_path, "best").name == "step_000000000200"
+
+
+@pytest.mark.parametrize("call", range(3))
+def test_a_full_disk_leaves_earlier_checkpoints_and_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    save(tmp_path, 100)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    original, calls = module.save_file, []
+
+    def full(tensors: dict, path: Path) -> None:
+        calls.append(path)
+        if len(calls) > call:
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        original(tensors, path)
+
+    monkeypatch.setattr(module, "save_file", full)
+    with pytest.raises(OSError, match=r"cannot write the checkpoint .*000200: .*No space left.*free some space"):
+        save(tmp_path, 200, keep=1, best=True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step_000000000100"]
+
+
+def test_an_unwritable_folder_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("a file where the folder should be")
+    with pytest.raises(OSError, match=r"^cannot write the checkpoint [^\n]+$"):
+        save(tmp_path, 100)
+
+
+def test_saving_where_a_damaged_one_lies_replaces_it(tmp_path: Path) -> None:
+    truncate(save(tmp_path, 100) / "model.safetensors")
+    save(tmp_path, 100)
+    assert newest_checkpoint(tmp_path) is not None
+
+
+@pytest.mark.parametrize(
+    "other, message",
+    [
+        (MLSTMConfig(embedding_size=4, hidden_size=9), r"embedding|\(\d+"),
+        (MLSTMConfig(embedding_size=5, hidden_size=8), r"embedding.weight is \(256, 4\) there and \(256, 5\)"),
+        (MLSTMConfig(embedding_size=4, hidden_size=8, num_layers=2), r"is absent there and \("),
+        (LSTMConfig(embedding_size=4, hidden_size=8), r"absent"),
+    ],
+)
+def test_a_checkpoint_of_another_model_names_the_first_difference(
+    tmp_path: Path, other: MLSTMConfig | LSTMConfig, message: str
+) -> None:
+    loaded, _ = load_checkpoint(save(tmp_path, 100))
+    model = build_model(other)
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    with pytest.raises(ValueError, match=message) as caught:
+        load_weights(model, loaded.model, "the checkpoint")
+    assert "\n" not in str(caught.value) and str(caught.value).startswith("the checkpoint is of another model: ")
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+
+
+def test_load_model_gives_the_weights_in_eval_mode(tmp_path: Path) -> None:
+    save(tmp_path, 100, best=True)
+    save(tmp_path, 200)
+    loaded = load_model(tmp_path)
+    assert (loaded.samples, loaded.tokens, loaded.config) == (100, 1000, CONFIG)
+    assert not loaded.model.training and loaded.path.name == "step_000000000100"
+    assert all(torch.equal(t, make(100).model[name]) for name, t in loaded.model.state_dict().items())
+    latest = load_model(tmp_path, which="latest")
+    assert latest.samples == 200 and latest.model_hash != loaded.model_hash
+    shutil.copytree(loaded.path, tmp_path / "copy")
+    assert load_model(tmp_path / "copy").model_hash == loaded.model_hash
+
+
+def test_load_model_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="does not exist: train a model first with `bigbatch train"):
+        load_model(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="holds no checkpoint: train first"):
+        load_model(tmp_path)
+    truncate(save(tmp_path, 100) / "model.safetensors")
+    with pytest.raises(ValueError, match="the checkpoint is damaged"):
+        load_model(tmp_path)
