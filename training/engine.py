@@ -85,7 +85,7 @@ class Engine:
         self.policy = apply_policy(self.model, config.precision, ranks.device.type)
         self.forward = self.policy
         if ranks.world_size > 1:
-            self.forward = DistributedDataParallel(self.policy, gradient_as_bucket_view=True, broadcast_buffers=False)
+            self.forward = DistributedDataParallel(self.policy, gradient_as_bucket_view=True)
         self.task = CharLMTask(config, self.layout, ranks, train, position, state)
         self.total_samples = config.schedule.samples or round(config.schedule.epochs * self.task.samples_per_epoch)
         check_schedule(config.schedule, self.total_samples)
