@@ -1,6 +1,6 @@
 """From names on the command line to blocks of decoded text: globs, folders, compression, UTF-8.
 
-Everything streams: at most one block (256 KiB) and one unfinished line are held. What the text means, columns and rows,
+Everything streams: at most one block (64 KiB) and one unfinished line are held. What the text means, columns and rows,
 is `sources.py`.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-BLOCK_BYTES = 1 << 18
+BLOCK_BYTES = 1 << 16
 MAX_LINE_BYTES = 1 << 26
 FORMATS = {
     ".csv": "csv",
@@ -137,7 +137,7 @@ def _is_data(relative: Path) -> bool:
 
 
 def byte_blocks(path: Path, report: SourceReport) -> Iterator[bytes]:
-    """Decompressed blocks of a file, about 256 KiB each, without a leading byte order mark.
+    """Decompressed blocks of a file, about 64 KiB each, without a leading byte order mark.
 
     Raises:
         ValueError: an empty file, a truncated or damaged archive, or content that contradicts the name.

@@ -75,7 +75,7 @@ def iter_rows(
         text_key: Column of the text; None guesses the first of `TEXT_KEYS` that is there, whatever its case.
         label_key: Column of the label; None guesses from `LABEL_KEYS`, and a file without one is unlabelled.
         on_bad_row: `skip` counts rows without text, `error` stops at the first.
-        report: Filled while reading: counts, columns taken, messages.
+        report: Filled while reading: counts (`rows` at the end of each file), columns taken, messages.
         on_reject: Called with every row that is skipped.
         labels: Look for labels at all; without, every label is None.
 
@@ -112,23 +112,27 @@ def _file_rows(
     text_at = columns.index(text_name) if by_position else text_name
     label_at = columns.index(label_name) if by_position and label_name is not None else label_name
     report.columns[str(path)] = (text_name, label_name)
-    found = 0
-    for number, record in records:
-        try:
-            text = record[text_at]
-        except (KeyError, IndexError, TypeError):
-            text = None
-        if type(text) is str and text and not text.isspace():
-            found += 1
-            report.rows += 1
-            yield Row(text, None if label_at is None else _value(record, label_at), path, number)
-            continue
-        reason = "no text" if text is None or isinstance(text, str) else f"the text is a {type(text).__name__}"
-        if on_bad_row == "error":
-            raise ValueError(f"{path}:{number}: {reason} in column {text_name!r}: mend the row or use on_bad_row=skip")
-        report.rows_without_text += 1
-        if on_reject is not None:
-            on_reject(BadRow(path, number, reason, record))
+    found, new_row = 0, tuple.__new__  # Row(...) itself takes twice as long, a tenth of all the time of `prepare`
+    try:
+        for number, record in records:
+            try:
+                text = record[text_at]
+            except (KeyError, IndexError, TypeError):
+                text = None
+            if type(text) is str and text and not text.isspace():
+                found += 1
+                yield new_row(Row, (text, None if label_at is None else _value(record, label_at), path, number))
+                continue
+            reason = "no text" if text is None or isinstance(text, str) else f"the text is a {type(text).__name__}"
+            if on_bad_row == "error":
+                raise ValueError(
+                    f"{path}:{number}: {reason} in column {text_name!r}: mend the row or use on_bad_row=skip"
+                )
+            report.rows_without_text += 1
+            if on_reject is not None:
+                on_reject(BadRow(path, number, reason, record))
+    finally:
+        report.rows += found
     if not found:
         raise ValueError(f"{path}: no row has text in column {text_name!r}; columns: {', '.join(columns)}")
 

@@ -34,7 +34,7 @@ DTYPE_CODES = {1: np.dtype("u1"), 4: np.dtype("<i4"), 8: np.dtype("<u2")}
 STORE_FORMAT = 1
 SUFFIXES = (".bin", ".json", ".idx")  # in the order in which a finished build is put in place
 
-_FLUSH_BYTES = 1 << 20
+_FLUSH_BYTES = 1 << 18
 _CHUNK = 1 << 16
 
 
