@@ -36,7 +36,7 @@ StateKind = Literal["cell", "hidden"]
 Transform = Literal["raw", "tanh"]
 CACHE_FORMAT = 1
 WINDOW_ELEMENTS = 2**24  # states kept per window: time steps * rows * units, 64 MB in fp32
-MAX_WINDOW = 256
+MIN_WINDOW, MAX_WINDOW = 16, 256
 MIN_ROWS = 8  # see above
 
 
@@ -186,7 +186,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _window_length(model: nn.Module, rows: int) -> int:
-    return max(16, min(MAX_WINDOW, WINDOW_ELEMENTS // (rows * _config(model).hidden_size)))
+    return max(MIN_WINDOW, min(MAX_WINDOW, WINDOW_ELEMENTS // (rows * _config(model).hidden_size)))
 
 
 def _encode(model: nn.Module, tokens: torch.Tensor, state: Any, lengths: torch.Tensor | None, **options: bool) -> Any:
@@ -220,7 +220,10 @@ def _read_batch(model: nn.Module, batch: list[bytes], bar: tqdm) -> Iterator[tup
     window = _window_length(model, max(len(batch), MIN_ROWS))
     position, alive, state = 0, len(batch), None
     while alive:
-        width = min(window, int(lengths[0]) - position)
+        # Up to where a quarter of the rows will have ended, so that little is computed for rows that have; but not for
+        # less than MIN_WINDOW steps, as every call normalises the weights anew.
+        width = max(int(lengths[alive * 3 // 4]) - position, MIN_WINDOW)
+        width = min(width, window, int(lengths[0]) - position)
         tokens = np.zeros((max(alive, MIN_ROWS), width), dtype=np.uint8)
         for row in range(alive):
             piece = batch[row][position : position + width]

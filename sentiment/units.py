@@ -13,7 +13,7 @@ import numpy as np
 
 from .probe import check_labels
 
-_BLOCK_ELEMENTS = 2**24  # values sorted at once; bounds the memory beside the features
+_BLOCK_ELEMENTS = 2**22  # values sorted at once; bounds the memory beside the features
 
 
 @dataclass(frozen=True)
