@@ -135,28 +135,28 @@ def _classify(
 ) -> tuple[list[int], list[str]]:
     """Class number of each label (-1: dropped) and the class names."""
     distinct = set(values)
-    if columns and all(column.casefold() in STAR_COLUMNS for column in columns) and _is_star_scale(distinct):
-        middle = (3.0, 3.0) if max(distinct) <= 5 else (5.0, 6.0)
-        names, of_value = list(SENTIMENT), {v: 0 if v < middle[0] else 1 if v > middle[1] else -1 for v in distinct}
-    elif all(_name(value).casefold() in _POLARITY for value in distinct):
-        names, of_value = list(SENTIMENT), {value: _POLARITY[_name(value).casefold()] for value in distinct}
+    binary = classes is None or set(classes) == set(SENTIMENT)
+    if binary and columns and all(c.casefold() in STAR_COLUMNS for c in columns) and _is_star_scale(distinct):
+        low, high = (3.0, 3.0) if max(distinct) <= 5 else (5.0, 6.0)
+        meaning = {v: SENTIMENT[0] if v < low else SENTIMENT[1] if v > high else "" for v in distinct}
+        ordered = list(SENTIMENT)
+    elif binary and all(_name(value).casefold() in _POLARITY for value in distinct):
+        meaning = {value: SENTIMENT[_POLARITY[_name(value).casefold()]] for value in distinct}
+        ordered = list(SENTIMENT)
     else:
-        if len(distinct) > MAX_CLASSES:
+        if classes is None and len(distinct) > MAX_CLASSES:
             raise ValueError(
                 f"{where}: column {', '.join(sorted(columns))} has {len(distinct):,} different values, "
                 f"more than the {MAX_CLASSES} classes allowed: choose another with --label-key"
             )
-        ordered = sorted(distinct, key=lambda value: (isinstance(value, str), value))
-        names, of_value = [_name(value) for value in ordered], {value: i for i, value in enumerate(ordered)}
-    if classes is not None:
-        unknown = (
-            sorted(set(names) - set(classes)) if names != list(SENTIMENT) or set(classes) != set(SENTIMENT) else []
-        )
-        if unknown:
-            raise ValueError(f"{where}: label {unknown[0]!r} is not among the classes {', '.join(classes)}")
-        index = {i: list(classes).index(name) for i, name in enumerate(names) if name in classes}
-        names, of_value = list(classes), {value: index.get(i, -1) for value, i in of_value.items()}
-    return [of_value[value] for value in values], names
+        meaning = {value: _name(value) for value in distinct}
+        ordered = [meaning[v] for v in sorted(distinct, key=lambda value: (isinstance(value, str), value))]
+    names = ordered if classes is None else list(classes)
+    number_of = {"": -1, **{name: number for number, name in enumerate(names)}}
+    unknown = sorted(set(meaning.values()) - set(number_of))
+    if unknown:
+        raise ValueError(f"{where}: label {unknown[0]!r} is not among the classes {', '.join(names)}")
+    return [number_of[meaning[value]] for value in values], names
 
 
 def _is_star_scale(distinct: set[Any]) -> bool:

@@ -73,6 +73,8 @@ def test_classes_of_the_training_part_number_another(tmp_path: Path) -> None:
     assert data.labels is not None and data.labels.tolist() == [1, 2] and len(data.classes) == 3
     with pytest.raises(ValueError, match="'sadness' is not among the classes anger, joy"):
         load_labelled(path, classes=["anger", "joy"])
+    first_two = load_labelled(write(tmp_path / "d.jsonl", "label", [1, 0]), classes=["0", "1", "2", "3"])
+    assert first_two.labels is not None and first_two.labels.tolist() == [1, 0] and len(first_two.classes) == 4
     one = write(tmp_path / "d.jsonl", "label", [1, 1])
     ones = load_labelled(one, classes=["negative", "positive"], allow_unlabelled=True)
     assert ones.labels is not None and ones.labels.tolist() == [1, 1]
