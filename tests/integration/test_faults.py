@@ -1,0 +1,173 @@
+"""`--nproc 2` through the real launcher: one line for a user's error, and no end of any process that loses the run."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from bigbatch.data.config import DataConfig
+from bigbatch.data.prepare import prepare_store
+from bigbatch.scripts.cli import main
+from bigbatch.training.checkpoint import checkpoint_dirs, newest_checkpoint
+from bigbatch.training.metrics import read_metrics, read_result
+
+Launch = Callable[..., subprocess.Popen]
+
+
+@pytest.fixture
+def launch(arguments: Callable, tmp_path: Path) -> Iterator[Launch]:
+    """`launch(run_dir, options)` starts `bigbatch train ... --nproc 2` in a session of its own."""
+    started: list[subprocess.Popen] = []
+
+    def run(run_dir: Path, *options: str) -> subprocess.Popen:
+        argv = [sys.executable, "-m", "bigbatch.scripts.cli", *arguments(run_dir, "--nproc", "2", *options)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        errors = (tmp_path / f"stderr{len(started)}").open("w+")
+        started.append(subprocess.Popen(argv, stderr=errors, env=environment, cwd=tmp_path, start_new_session=True))
+        started[-1].errors = errors  # pyright: ignore[reportAttributeAccessIssue]
+        return started[-1]
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+
+
+def stderr(process: subprocess.Popen) -> str:
+    process.errors.seek(0)  # pyright: ignore[reportAttributeAccessIssue]
+    return process.errors.read()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def ranks_of(launcher: int) -> list[int]:
+    """Process numbers of the ranks that a launcher has started."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children")
+    numbers = [int(word) for word in children.read_text().split()] if children.is_file() else []
+    return [n for n in numbers if b"bigbatch.scripts.cli" in Path(f"/proc/{n}/cmdline").read_bytes()]
+
+
+def alive(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def rows(run_dir: Path) -> list[dict]:
+    return [{k: v for k, v in row.items() if k != "tokens_per_second"} for row in read_metrics(run_dir)]
+
+
+def test_a_users_error_on_the_ranks_is_one_line(launch: Launch, tmp_path: Path) -> None:
+    process = launch(tmp_path / "run", "--batch.seq_length", "4000")
+    assert process.wait(120) == 2
+    text = stderr(process)
+    lines = [line for line in text.splitlines() if "less than one window of 4000 bytes for each of 8 lanes" in line]
+    assert len(lines) == 1 and lines[0].startswith("bigbatch train: the corpus has ")
+    assert text.splitlines()[-1] == lines[0]
+    assert not re.search(r"Traceback|elastic|torchrun|ChildFailed|Warning", text)
+
+
+RANK_OF_TWO = """
+import os
+os.environ.update(RANK="{rank}", LOCAL_RANK="{rank}", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="{port}")
+"""
+
+
+@pytest.fixture
+def under_torchrun(start: Callable) -> Callable[[list[str]], list]:
+    """Runs a command on two ranks as a launcher other than ours would, and waits for them."""
+
+    def run(argv: list[str]) -> list:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        children = [start(argv, RANK_OF_TWO.format(rank=rank, port=port)) for rank in range(2)]
+        for child in children:
+            child.wait()
+        return children
+
+    return run
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds the ranks through /proc")
+def test_no_end_of_any_process_loses_the_run(
+    launch: Launch, under_torchrun: Callable, arguments: Callable, corpus: Path, wait_for_rows: Callable, tmp_path: Path
+) -> None:
+    prepare_store(DataConfig(paths=[str(corpus)]), tmp_path / "store", progress=False)
+    options = ("--schedule.samples", "4800", "--log.interval_samples", "80", "--log.checkpoint_interval_samples", "400",
+               "--log.eval_interval_samples", "2400", "--data.store", str(tmp_path / "store"))  # fmt: skip
+    run, whole = tmp_path / "run", tmp_path / "whole"
+
+    # One rank is killed: all are started again and go on from the newest checkpoint.
+    process = launch(run, *options)
+    wait_for_rows(run, 11)
+    victims = ranks_of(process.pid)
+    assert len(victims) == 2
+    os.kill(victims[1], signal.SIGKILL)
+    end = time.monotonic() + 60
+    while set(ranks_of(process.pid)) & set(victims) or len(ranks_of(process.pid)) < 2:
+        assert process.poll() is None, stderr(process)
+        assert time.monotonic() < end, "the ranks were not started again"
+        time.sleep(0.05)
+    wait_for_rows(run, 20)
+    assert "resuming from" in stderr(process)
+
+    # The launcher is stopped: the ranks write a checkpoint and end.
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    stopped = newest_checkpoint(run)
+    assert stopped is not None and 20 * 80 <= stopped[0].trainer["samples"] < 4800
+    assert "Traceback" not in stderr(process)
+
+    # The launcher is killed: so do they, instead of training on unseen.
+    process = launch(run, *options)
+    wait_for_rows(run, len(rows(run)) + 3)
+    ranks = ranks_of(process.pid)
+    process.kill()
+    end = time.monotonic() + 60
+    while any(alive(rank) for rank in ranks):
+        assert time.monotonic() < end, "ranks outlive their launcher"
+        time.sleep(0.05)
+    killed = newest_checkpoint(run)
+    assert killed is not None and stopped[0].trainer["samples"] < killed[0].trainer["samples"] < 4800
+
+    # After all of that the losses are those of an undisturbed run.
+    for folder in (run, whole):
+        children = under_torchrun(arguments(folder, *options, "--nproc", "2"))
+        assert [child.process.exitcode for child in children] == [0, 0], children[0].stderr
+    assert rows(run) == rows(whole)
+    assert read_result(run)["train"]["val"] == read_result(whole)["train"]["val"]
+    assert checkpoint_dirs(run)[-1].name == "step_000000004800"
+
+
+def test_under_another_launcher_a_missing_store_is_an_error(
+    under_torchrun: Callable, arguments: Callable, tmp_path: Path
+) -> None:
+    children = under_torchrun(arguments(tmp_path / "run"))
+    for child in children:
+        assert child.process.exitcode == 2
+        assert re.match(r"bigbatch train: the token store .* does not exist: build it", child.stderr.splitlines()[-1])
+
+
+def test_under_another_launcher_a_changed_configuration_is_an_error(
+    under_torchrun: Callable, arguments: Callable, tmp_path: Path
+) -> None:
+    assert main(arguments(tmp_path / "run")) == 0
+    for child in under_torchrun(arguments(tmp_path / "run", "--optim.lr", "0.5")):
+        assert child.process.exitcode == 2
+        assert "another configuration (optim.lr: 0.01 -> 0.5)" in child.stderr
+
+
+def test_the_batch_must_divide_over_the_ranks(arguments: Callable, tmp_path: Path, capsys) -> None:
+    argv = arguments(tmp_path / "run", "--nproc", "3", "--device", "cpu")
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert error.splitlines()[-1].endswith("8 does not divide over 3 ranks: the nearest sizes that do are 6 and 9")
+    assert not (tmp_path / "run").exists()
