@@ -6,6 +6,7 @@ and the HTML form of the coloured text.
 
 from __future__ import annotations
 
+import io
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from matplotlib.ft2font import FT2Font
 from matplotlib.patches import Rectangle
 
 from .heatmap import Scale, Trace, palette_colors
+from .probe import write_atomic
 
 NEGATIVE, POSITIVE, INK = "#e66101", "#2b7bba", "#222222"
 _EXTRA = ("#5e3c99", "#1b9e77", "#666666")
@@ -30,7 +32,9 @@ def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     FigureCanvasAgg(figure)
     # No date or version inside: the same numbers give the same file.
-    figure.savefig(path, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
+    write_atomic(path, picture.getvalue())
 
 
 def _axes(width: float, height: float):
