@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ DESCRIPTION = """Train a byte language model and leave a run folder: config.yaml
   bigbatch train --data.paths reviews.jsonl.gz --run-dir runs/mine --model.hidden-size 512 --nproc 2
   bigbatch train --run-dir runs/mine          goes on where that run stopped
 
+--model.kind lstm trains the LSTM baseline (its options: bigbatch train --model.kind lstm --help).
 Stopped by Ctrl-C, SIGTERM or a crash, the same command goes on from the last checkpoint."""
 
 
@@ -117,7 +119,12 @@ def model_kind(argv: list[str]) -> str:
             raise ValueError(f"--config {file} is not valid YAML: {' '.join(str(error).split())}") from None
         if not isinstance(content, dict):
             raise ValueError(f"--config {file} is not a YAML mapping of option names to values")
-        kind = (content.get("model") or {}).get("kind", kind)
+        for section in (f.name for f in fields(TrainConfig) if f.default_factory is not MISSING):
+            if not isinstance(content.get(section, {}), dict):
+                raise ValueError(
+                    f"--config {file}: {section} is {content[section]!r}, not a mapping of names to values"
+                )
+        kind = content.get("model", {}).get("kind", kind)
     kind = (option_values(argv, "--model.kind") or [kind])[-1]
     if kind not in MODELS:
         raise ValueError(f"--model.kind is {kind!r}: choose one of {', '.join(MODELS)}")
@@ -139,9 +146,9 @@ def parse(argv: list[str]) -> TrainConfig:
         namespace: Namespace = parser.parse_args(argv)
     except ArgumentError as error:
         raise ValueError(f"{' '.join(str(error).split())}; see `bigbatch train --help`") from None
-    fields = vars(parser.instantiate(namespace))
-    fields.pop("config", None)
-    return TrainConfig(**fields)
+    values = vars(parser.instantiate(namespace))
+    values.pop("config", None)
+    return TrainConfig(**values)
 
 
 def main(argv: list[str]) -> int:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -109,7 +108,7 @@ def sole_user(run_dir: Path) -> Iterator[None]:
     Raises:
         ValueError: if another process trains in the folder.
     """
-    created = not run_dir.exists()
+    created = [folder for folder in (run_dir, *run_dir.parents) if not folder.exists()]
     run_dir.mkdir(parents=True, exist_ok=True)
     with (run_dir / ".lock").open("w") as file:
         try:
@@ -124,7 +123,10 @@ def sole_user(run_dir: Path) -> Iterator[None]:
             yield
         finally:
             if created and os.listdir(run_dir) == [".lock"]:
-                shutil.rmtree(run_dir)
+                (run_dir / ".lock").unlink()
+                for folder in created:
+                    with suppress(OSError):  # another run may have begun beside this one
+                        folder.rmdir()
 
 
 def write_config(config: TrainConfig) -> None:
