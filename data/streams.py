@@ -168,8 +168,7 @@ class LaneStream:
             unread += self._pieces(min(start + self.position.window * self.seq_length, stop), stop)
         if self.position.window == 0 and self.position.unread is None:
             return StreamPosition(self.position.epoch, 0, num_lanes)
-        if not unread:
-            return StreamPosition(self.position.epoch + 1, 0, num_lanes)
+        assert unread, "advance() begins the next epoch when all is read"
         return StreamPosition(self.position.epoch, 0, num_lanes, tuple(unread))
 
     def set_num_lanes(self, num_lanes: int) -> None:
