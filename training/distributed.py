@@ -90,15 +90,6 @@ def process_group(device_name: str) -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def agree_max(values: list[float], ranks: Ranks) -> list[float]:
-    """The largest of each value over all ranks: what one rank saw, all ranks act on."""
-    if ranks.world_size == 1:
-        return values
-    tensor = torch.tensor(values, dtype=torch.float64, device=ranks.device)
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-    return tensor.tolist()
-
-
 def sum_over_ranks(values: list[float], ranks: Ranks) -> list[float]:
     """The sum of each value over all ranks, in fp64."""
     if ranks.world_size == 1:
