@@ -86,8 +86,8 @@ class MLSTM(RecurrentLanguageModel):
     """Multiplicative LSTM language model; see `RecurrentLanguageModel` for its interface.
 
     Recurrent matrices start orthogonal for each gate, wx so that a projection has the variance of its input and wmx at
-    `M_SCALE` times that; embeddings are standard normal; the forget gate's bias starts at 1, all others at 0. With weight norm the gains start at the row norms, so that it
-    changes nothing at first.
+    `M_SCALE` times that; embeddings are standard normal; the forget gate's bias starts at 1, all others at 0. With
+    weight norm the gains start at the row norms, so that it changes nothing at first.
 
     Source: Krause et al. 2016; Radford et al. 2017.
     """
