@@ -101,8 +101,8 @@ def test_no_end_of_any_process_loses_the_run(
     launch: Launch, under_torchrun: Callable, arguments: Callable, corpus: Path, wait_for_rows: Callable, tmp_path: Path
 ) -> None:
     prepare_store(DataConfig(paths=[str(corpus)]), tmp_path / "store", progress=False)
-    options = ("--schedule.samples", "4800", "--log.interval_samples", "80", "--log.checkpoint_interval_samples", "400",
-               "--log.eval_interval_samples", "2400", "--data.store", str(tmp_path / "store"))  # fmt: skip
+    options = ("--schedule.samples", "6400", "--log.interval_samples", "80", "--log.checkpoint_interval_samples", "400",
+               "--log.eval_interval_samples", "3200", "--data.store", str(tmp_path / "store"))  # fmt: skip
     run, whole = tmp_path / "run", tmp_path / "whole"
 
     # One rank is killed: all are started again and go on from the newest checkpoint.
@@ -123,7 +123,7 @@ def test_no_end_of_any_process_loses_the_run(
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 143
     stopped = newest_checkpoint(run)
-    assert stopped is not None and 20 * 80 <= stopped[0].trainer["samples"] < 4800
+    assert stopped is not None and 20 * 80 <= stopped[0].trainer["samples"] < 6400
     assert "Traceback" not in stderr(process)
 
     # The launcher is killed: so do they, instead of training on unseen.
@@ -136,7 +136,7 @@ def test_no_end_of_any_process_loses_the_run(
         assert time.monotonic() < end, "ranks outlive their launcher"
         time.sleep(0.05)
     killed = newest_checkpoint(run)
-    assert killed is not None and stopped[0].trainer["samples"] < killed[0].trainer["samples"] < 4800
+    assert killed is not None and stopped[0].trainer["samples"] < killed[0].trainer["samples"] < 6400
 
     # After all of that the losses are those of an undisturbed run.
     for folder in (run, whole):
@@ -144,7 +144,7 @@ def test_no_end_of_any_process_loses_the_run(
         assert [child.process.exitcode for child in children] == [0, 0], children[0].stderr
     assert rows(run) == rows(whole)
     assert read_result(run)["train"]["val"] == read_result(whole)["train"]["val"]
-    assert checkpoint_dirs(run)[-1].name == "step_000000004800"
+    assert checkpoint_dirs(run)[-1].name == "step_000000006400"
 
 
 def test_under_another_launcher_a_missing_store_is_an_error(

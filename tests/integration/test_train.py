@@ -18,14 +18,21 @@ from bigbatch.scripts.cli import main
 from bigbatch.training.checkpoint import checkpoint_dirs, load_model, newest_checkpoint
 from bigbatch.training.metrics import read_metrics, read_result
 
+# Slow enough to be caught at a chosen row; near its end the run waits for the signal, however slow the machine is.
 SLOW_STEPS = """
 import time
+from bigbatch.training.engine import Engine
 from bigbatch.training.tasks.char_lm import CharLMTask as Task
-advance = Task.advance
+advance, request_stop, asked = Task.advance, Engine.request_stop, []
+def noting(self):
+    asked.append(None)
+    request_stop(self)
 def slow(self):
-    time.sleep(0.03)
+    end = time.monotonic() + (60 if self.stream.position.window >= 27 else 0.03)
+    while not asked and time.monotonic() < end:
+        time.sleep(0.01)
     advance(self)
-Task.advance = slow
+Task.advance, Engine.request_stop = slow, noting
 """
 
 KILL_IN_ACCUMULATION = """
