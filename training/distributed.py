@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -69,7 +70,10 @@ def under_torchrun() -> bool:
 
 @contextmanager
 def process_group(device_name: str) -> Iterator[Ranks]:
-    """Joins the group if there is one, yields this rank, and leaves the group whatever happens."""
+    """Joins the group if there is one, yields this rank, and leaves the group whatever happens.
+
+    No DDP module may outlive the block: let a function called in it hold the module.
+    """
     device = resolve_device(device_name)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -86,8 +90,23 @@ def process_group(device_name: str) -> Iterator[Ranks]:
     )
     try:
         yield Ranks(rank, world_size, device)
+    except BaseException as error:
+        _drop_locals(error)
+        raise
     finally:
         dist.destroy_process_group()
+
+
+def _drop_locals(error: BaseException) -> None:
+    """Empties the frames that an error keeps alive, so that DDP is gone before the group is.
+
+    If DDP outlives the group it destroys it, holding the interpreter's lock while it joins a thread that may wait for
+    that lock (pytorch#56297): the process would never end. Callers of `process_group` see to it on the way without errors.
+    """
+    link: BaseException | None = error
+    while link is not None:
+        traceback.clear_frames(link.__traceback__)
+        link = link.__cause__ or link.__context__
 
 
 def sum_over_ranks(values: list[float], ranks: Ranks) -> list[float]:

@@ -182,23 +182,26 @@ def run_rank(config: TrainConfig) -> TrainResult:
             logging.getLogger("bigbatch").setLevel(logging.WARNING)
         if under_torchrun() and ranks.is_main and not (Path(config.run_dir) / "config.yaml").is_file():
             write_config(config)
-        store, splits = load_splits(config)
-        train, val = OrderedStore(store, splits.train), OrderedStore(store, splits.val)
-        engine = Engine(config, ranks, train, val, store.content_hash)
-        done = read_result(config.run_dir).get("train")
-        if done and engine.finished:
-            if ranks.is_main:
-                log.info(
-                    "%s is finished (%s samples): for another run choose another --run-dir",
-                    config.run_dir,
-                    done["samples"],
-                )
-            return TrainResult("finished", done["samples"], done["tokens"], None, done["best_bpc"])
-        _describe(engine, ranks)
-        result = engine.run()
+        return _run_engine(config, ranks)
+
+
+def _run_engine(config: TrainConfig, ranks: Ranks) -> TrainResult:
+    """Trains with an engine that is gone when this returns, before the process group is."""
+    store, splits = load_splits(config)
+    train, val = OrderedStore(store, splits.train), OrderedStore(store, splits.val)
+    engine = Engine(config, ranks, train, val, store.content_hash)
+    done = read_result(config.run_dir).get("train")
+    if done and engine.finished:
         if ranks.is_main:
-            _record(config, engine, result)
-        return result
+            log.info(
+                "%s is finished (%s samples): for another run choose another --run-dir", config.run_dir, done["samples"]
+            )
+        return TrainResult("finished", done["samples"], done["tokens"], None, done["best_bpc"])
+    _describe(engine, ranks)
+    result = engine.run()
+    if ranks.is_main:
+        _record(config, engine, result)
+    return result
 
 
 def _describe(engine: Engine, ranks: Ranks) -> None:

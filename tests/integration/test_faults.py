@@ -84,11 +84,11 @@ os.environ.update(RANK="{rank}", LOCAL_RANK="{rank}", WORLD_SIZE="2", MASTER_ADD
 def under_torchrun(start: Callable) -> Callable[[list[str]], list]:
     """Runs a command on two ranks as a launcher other than ours would, and waits for them."""
 
-    def run(argv: list[str]) -> list:
+    def run(argv: list[str], hook: str = "") -> list:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        children = [start(argv, RANK_OF_TWO.format(rank=rank, port=port)) for rank in range(2)]
+        children = [start(argv, RANK_OF_TWO.format(rank=rank, port=port) + hook) for rank in range(2)]
         for child in children:
             child.wait()
         return children
@@ -145,6 +145,41 @@ def test_no_end_of_any_process_loses_the_run(
     assert rows(run) == rows(whole)
     assert read_result(run)["train"]["val"] == read_result(whole)["train"]["val"]
     assert checkpoint_dirs(run)[-1].name == "step_000000006400"
+
+
+# Where DDP outlives its group, the end of the process hangs now and then: DDP then destroys the group, and does so holding
+# the interpreter's lock while it joins a thread that may wait for it.
+REPORT_DDP_AT_THE_END = """
+import weakref
+import torch.distributed
+from torch.nn.parallel import DistributedDataParallel as DDP
+made, init, destroy = [], DDP.__init__, torch.distributed.destroy_process_group
+def noting(self, *args, **kwargs):
+    made.append(weakref.ref(self))
+    init(self, *args, **kwargs)
+def reporting():
+    print(f"{len(made)} made, {sum(ref() is not None for ref in made)} alive", flush=True)
+    destroy()
+DDP.__init__, torch.distributed.destroy_process_group = noting, reporting
+"""
+FULL_DISK = """
+import errno, os
+from bigbatch.training import checkpoint, engine
+def full(*args):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+checkpoint.save_file = full
+"""
+
+
+@pytest.mark.parametrize("hook, statuses", [("", [0, 0]), (FULL_DISK, [2, 1])], ids=["finished", "failed"])
+def test_the_model_is_gone_before_the_group_is(
+    under_torchrun: Callable, arguments: Callable, corpus: Path, tmp_path: Path, hook: str, statuses: list[int]
+) -> None:
+    prepare_store(DataConfig(paths=[str(corpus)]), tmp_path / "store", progress=False)
+    argv = arguments(tmp_path / "run", "--data.store", str(tmp_path / "store"), "--schedule.samples", "48")
+    children = under_torchrun(argv, REPORT_DDP_AT_THE_END + hook)
+    assert [child.process.exitcode for child in children] == statuses
+    assert [child.stdout for child in children] == ["1 made, 0 alive\n"] * 2
 
 
 def test_under_another_launcher_a_missing_store_is_an_error(
