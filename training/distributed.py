@@ -183,8 +183,8 @@ def launch(nproc: int, argv: list[str], max_restarts: int = 3) -> int:
         min_nodes=1, max_nodes=1, nproc_per_node=nproc, rdzv_backend="c10d", rdzv_endpoint="localhost:0", run_id="bigbatch",
         max_restarts=max_restarts, monitor_interval=0.1,
     )  # fmt: skip
-    for name in ("torch.distributed.elastic", "torch.distributed.elastic.multiprocessing.api"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
+        logging.getLogger(name).setLevel(logging.ERROR)  # each has a level of its own; stops and restarts are no news
     with tempfile.NamedTemporaryFile(prefix="bigbatch-error-") as error_file:
         os.environ[_ERROR_FILE] = error_file.name
         try:
