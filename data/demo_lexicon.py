@@ -32,84 +32,66 @@ def _opinions(negative: ByGroup, positive: ByGroup) -> Opinions:
 
 ADJECTIVES = _opinions(
     negative=_by_group(
-        train="""awful terrible shoddy flimsy dull clumsy annoying disappointing mediocre sloppy dreadful ugly
-        tedious unpleasant careless defective tiresome pathetic crude frustrating lousy bland irritating miserable
-        horrible stingy stupid tacky abysmal dismal""",
-        val="""bad poor weak hideous atrocious unbearable dreary feeble ghastly useless inferior messy shabby
-        boring appalling""",
-        test="""inadequate disgraceful rotten grim insulting laughable lamentable nasty pitiful ridiculous
-        sickening stale tasteless tawdry unacceptable unbalanced uninspired vile wretched woeful
-        hopeless repulsive lacklustre amateurish obnoxious depressing infuriating lifeless worthless faulty""",
+        train="dull boring awful clumsy shoddy ugly dreadful annoying horrible terrible atrocious revolting",
+        val="bland poor inept flimsy repulsive miserable",
+        test="""vile hideous faulty useless painful pathetic tasteless insulting worthless disgraceful ridiculous
+        frustrating""",
     ),
     positive=_by_group(
-        train="""excellent lovely solid charming clever delightful impressive superb pleasant polished fantastic
-        gorgeous terrific thoughtful refreshing dependable admirable amazing satisfying graceful fabulous
-        enjoyable marvelous splendid spotless generous smart elegant stellar glorious""",
-        val="""great wonderful brilliant rich adorable magnificent outstanding remarkable classy radiant ideal
-        joyful beautiful sublime robust""",
-        test="""perfect exquisite stunning dazzling captivating exceptional gratifying immaculate masterful
-        phenomenal wondrous smooth sparkling superior striking enchanting heavenly ingenious incredible inventive
-        luminous luxurious magical rewarding seamless sensational spectacular stylish tremendous uplifting""",
+        train="good lovely solid clever superb nice pleasant charming splendid gorgeous excellent fantastic",
+        val="great neat ideal lively brilliant wonderful",
+        test="""fine perfect smooth magical stylish stunning sparkling masterful exquisite captivating enchanting
+        sensational""",
     ),
 )
 
 NOUNS = _opinions(
     negative=_by_group(
-        train="letdown disaster dud mess failure disappointment nightmare ripoff lemon blunder",
-        val="flop mistake wreck bore joke",
-        test="fiasco disgrace catastrophe insult travesty nuisance embarrassment eyesore swindle debacle",
+        train="dud lemon failure fiasco", val="bummer mistake", test="horror swindle letdown catastrophe"
     ),
     positive=_by_group(
-        train="gem triumph treat bargain winner masterpiece treasure blessing keeper marvel",
-        val="delight success jewel wonder hit",
-        test="sensation revelation pleasure joy beauty godsend knockout showpiece standout victory",
+        train="gem treat triumph winner", val="marvel success", test="beauty godsend miracle masterpiece"
     ),
 )
-"""What a thing is called: "a gem", "hardly a letdown"."""
+"""What a thing is called: "a gem", "hardly a dud"."""
 
 VERBS = _opinions(
     negative=_by_group(
-        train="annoyed bored frustrated irritated disgusted infuriated",
-        val="disappointed angered depressed",
-        test="appalled exasperated offended saddened tormented wearied",
+        train="annoyed enraged angered irritated", val="galled offended", test="bored saddened frustrated infuriated"
     ),
     positive=_by_group(
-        train="impressed delighted charmed thrilled pleased cheered",
-        val="amazed dazzled enchanted",
-        test="captivated enthralled gladdened uplifted rewarded mesmerised",
+        train="pleased charmed cheered impressed", val="amazed thrilled", test="moved uplifted captivated enthralled"
     ),
 )
-"""What a thing did to somebody: "the plot bored me"."""
+"""What a thing did to somebody: "the plot bored us"."""
 
 ADVERBS = _opinions(
     negative=_by_group(
-        train="badly terribly carelessly clumsily sloppily horribly",
-        val="poorly miserably feebly",
-        test="woefully atrociously hopelessly pitifully wretchedly shamefully",
+        train="horribly miserably carelessly dreadfully",
+        val="pitifully hopelessly",
+        test="feebly shamefully senselessly appallingly",
     ),
     positive=_by_group(
-        train="beautifully flawlessly superbly elegantly splendidly cleverly",
-        val="brilliantly wonderfully perfectly",
-        test="exquisitely masterfully gracefully magnificently impeccably seamlessly",
+        train="superbly elegantly flawlessly splendidly",
+        val="perfectly brilliantly",
+        test="finely gracefully masterfully exquisitely",
     ),
 )
-"""How a thing was made: "cleverly done"."""
+"""How a thing is what it is: "horribly dull"."""
 
 COMMENTS = _opinions(
-    negative=_by_group(
-        train="sadly unfortunately regrettably",
-        val="alas",
-        test="disappointingly annoyingly lamentably",
-    ),
-    positive=_by_group(
-        train="happily luckily thankfully",
-        val="hooray",
-        test="fortunately gladly mercifully",
-    ),
+    negative=_by_group(train="sadly regrettably", val="yikes", test="ugh annoyingly"),
+    positive=_by_group(train="gladly thankfully", val="bravo", test="yes fortunately"),
 )
 """Words that comment on a whole sentence from its front."""
 
-OPINION_CLASSES = (ADJECTIVES, NOUNS, VERBS, ADVERBS, COMMENTS)
+STANCES = _opinions(
+    negative=_by_group(train="regret", val="dislike", test="hate abhor"),
+    positive=_by_group(train="admire", val="cherish", test="love adore"),
+)
+"""What the author does with it: "we love ours"."""
+
+OPINION_CLASSES = (ADJECTIVES, NOUNS, VERBS, ADVERBS, COMMENTS, STANCES)
 
 INTENSIFIERS = ("very", "really", "so", "truly", "simply", "absolutely", "extremely", "rather", "totally", "quite")
 """Shared by all groups and both polarities: they carry no label."""
@@ -134,87 +116,33 @@ def _domain(kind: str, items: tuple[str, str, str], aspects: tuple[str, str, str
     return Domain(kind, _by_group(*items), _by_group(*aspects))
 
 
+_FILM_ASPECTS = ("plot cast", "score", "script finale")
+
 DOMAINS = (
-    _domain(
-        "product", ("kettle toaster", "mixer", "blender juicer"), ("lid spout cord", "jug dial", "blade motor timer")
-    ),
-    _domain(
-        "product",
-        ("headset speaker", "microphone", "earpiece soundbar"),
-        ("bass sound volume", "treble headband", "battery jack tone"),
-    ),
-    _domain(
-        "product",
-        ("sofa bookcase", "armchair", "wardrobe mattress"),
-        ("frame fabric assembly", "cushion veneer", "padding drawer varnish"),
-    ),
-    _domain(
-        "product",
-        ("jacket sweater", "raincoat", "cardigan waistcoat"),
-        ("zipper lining fit", "collar hem", "sleeve stitching pocket"),
-    ),
-    _domain(
-        "product",
-        ("drill hammer", "sander", "chisel screwdriver"),
-        ("grip trigger casing", "chuck torque", "handle switch balance"),
-    ),
-    _domain(
-        "product",
-        ("puzzle doll", "kite", "boardgame robot"),
-        ("artwork wheel trim", "paint string", "rulebook packaging colouring"),
-    ),
-    _domain(
-        "product",
-        ("phone laptop", "tablet", "camera printer"),
-        ("display keyboard charger", "touchpad firmware", "lens software interface"),
-    ),
-    _domain(
-        "product",
-        ("lawnmower rake", "wheelbarrow", "sprinkler trowel"),
-        ("engine hose shaft", "nozzle bracket", "valve prong pump"),
-    ),
-    _domain(
-        "product",
-        ("backpack suitcase", "handbag", "briefcase satchel"),
-        ("strap buckle leather", "clasp seam", "compartment latch canvas"),
-    ),
-    _domain(
-        "product",
-        ("shampoo perfume", "lotion", "lipstick moisturiser"),
-        ("scent texture bottle", "foam shade", "fragrance applicator consistency"),
-    ),
-    _domain(
-        "film",
-        ("thriller mystery", "whodunit", "western heist"),
-        ("plot suspense acting", "editing casting", "script finale villain"),
-    ),
-    _domain(
-        "film",
-        ("comedy musical", "satire", "sitcom operetta"),
-        ("humour dialogue singing", "slapstick banter", "timing choreography soundtrack"),
-    ),
-    _domain(
-        "film",
-        ("drama romance", "biopic", "melodrama tragedy"),
-        ("pacing ending chemistry", "lighting narration", "screenplay cinematography monologue"),
-    ),
-    _domain(
-        "film",
-        ("fantasy adventure", "sequel", "epic cartoon"),
-        ("animation story hero", "scenery costume", "camerawork storyline voiceover"),
-    ),
+    _domain("product", ("kettle toaster", "mixer", "juicer blender"), ("lid cord", "dial", "jug knob")),
+    _domain("product", ("radio headset", "speaker", "earpiece soundbar"), ("plug bass", "jack", "tone mic")),
+    _domain("product", ("jacket sweater", "coat", "vest cardigan"), ("zip hem", "cuff", "seam hood")),
+    _domain("product", ("drill hammer", "sander", "wrench chisel"), ("grip bit", "chuck", "blade shaft")),
+    _domain("product", ("phone laptop", "tablet", "camera printer"), ("case screen", "lens", "port keypad")),
+    _domain("product", ("purse backpack", "tote", "satchel suitcase"), ("strap clip", "clasp", "latch flap")),
+    _domain("product", ("sofa desk", "stool", "wardrobe bunk"), ("frame seat", "veneer", "drawer hinge")),
+    _domain("product", ("perfume soap", "lotion", "shampoo lipstick"), ("scent bottle", "shade", "aroma foam")),
+    _domain("product", ("puzzle doll", "kite", "robot scooter"), ("wheel box", "string", "rulebook bell")),
+    _domain("film", ("thriller mystery", "whodunit", "western heist"), _FILM_ASPECTS),
+    _domain("film", ("comedy musical", "satire", "sitcom farce"), _FILM_ASPECTS),
+    _domain("film", ("drama romance", "biopic", "epic tragedy"), _FILM_ASPECTS),
 )
 
 PEOPLE = _by_group(
-    "sister neighbour husband daughter grandfather",
-    "cousin roommate uncle",
-    "brother colleague wife nephew grandmother",
+    "sister neighbour husband",
+    "cousin uncle",
+    "brother colleague wife",
 )
 
 TIMES: ByGroup = {
-    "train": ("last week", "in March", "on Monday", "this winter", "two months ago"),
-    "val": ("in June", "on Sunday", "over Easter"),
-    "test": ("yesterday", "in October", "one Friday", "before Christmas", "a fortnight back"),
+    "train": ("last week", "in March", "on Monday"),
+    "val": ("in June", "on Sunday"),
+    "test": ("yesterday", "in October", "one Friday"),
 }
 
 PLACES: ByGroup = {

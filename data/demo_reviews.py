@@ -38,6 +38,7 @@ from .demo_lexicon import (
     NOUNS,
     PEOPLE,
     PLACES,
+    STANCES,
     TIMES,
     VERBS,
     ByGroup,
@@ -46,21 +47,14 @@ from .demo_lexicon import (
 
 SPLITS = ("lm", "train", "val", "test")
 
-_SENTENCE_GROUPS = {
-    "lm": (0.4, 0.2, 0.4),
-    "train": (1.0, 0.0, 0.0),
-    "val": (0.0, 1.0, 0.0),
-    "test": (0.0, 0.0, 1.0),
-}
-"""Split -> chance of each group (train, val, test) for sentences and nouns."""
+_SENTENCE_GROUPS = {"lm": (0.4, 0.6, 1.0), "train": (1.0, 1.0, 1.0), "val": (0.0, 1.0, 1.0), "test": (0.0, 0.0, 1.0)}
+"""Split -> bounds in [0, 1) of the groups train, val and test, for sentences and nouns: the width is the chance."""
 
-_OPINION_GROUPS = {
-    "lm": (0.4, 0.2, 0.4),
-    "train": (1.0, 0.0, 0.0),
-    "val": (0.25, 0.75, 0.0),
-    "test": (0.25, 0.0, 0.75),
-}
+_OPINION_GROUPS = {"lm": (0.4, 0.6, 1.0), "train": (1.0, 1.0, 1.0), "val": (0.08, 1.0, 1.0), "test": (0.08, 0.08, 1.0)}
 """The same for opinion words: val and test share some with train, so that counting words is worth something."""
+
+_KINDS = ("polar",) * 16 + ("verdict",) * 2 + ("neutral",) * 2
+"""Kinds of sentences in the middle of a review, as often as they come."""
 
 _EMOJI = ("🙂", "🙃", "😂", "🤔", "👀", "📦", "🎬", "☕", "🎁", "✨")
 _T = TypeVar("_T")
@@ -78,6 +72,7 @@ class Review:
         sentences: the templates used, as in `demo_templates.py`.
         nouns: items and aspects used.
         opinions: opinion words used, in reading order, before capitals and typos.
+        negated: how many of them are negated: "hardly dull" in a positive review.
         contrary: how many of them speak against the verdict.
     """
 
@@ -87,6 +82,7 @@ class Review:
     sentences: list[str] = field(default_factory=list)
     nouns: list[str] = field(default_factory=list)
     opinions: list[str] = field(default_factory=list)
+    negated: int = 0
     contrary: int = 0
 
 
@@ -116,13 +112,14 @@ class _Dice:
     def pick(self, options: Sequence[_T]) -> _T:
         return options[int(self._random() * len(options))]
 
-    def group(self, weights: tuple[float, ...]) -> str:
+    def pick_early(self, options: Sequence[_T]) -> _T:
+        """As words go: the first are the most common ones, by about the square root of their rank."""
         draw = self._random()
-        for group, weight in zip(GROUPS, weights):
-            draw -= weight
-            if draw < 0:
-                return group
-        return GROUPS[max(index for index, weight in enumerate(weights) if weight)]
+        return options[int(draw * draw * len(options))]
+
+    def group(self, bounds: tuple[float, ...]) -> str:
+        draw = self._random()
+        return next(group for group, bound in zip(GROUPS, bounds) if draw < bound)
 
 
 def _article(phrase: str) -> str:
@@ -147,10 +144,11 @@ class _Writer:
             "a_con": lambda: _article(self._opinion(ADJECTIVES, contrary=True)),
             "noun": lambda: self._negatable(NOUNS, templates.NEGATED_NOUNS, _article),
             "verb": lambda: self._negatable(VERBS, templates.NEGATED_VERBS, str),
+            "stance": lambda: self._opinion(STANCES),
             "adv": lambda: self._opinion(ADVERBS),
-            "person": lambda: self._dice.pick(self._own(PEOPLE)),
-            "when": lambda: self._dice.pick(self._own(TIMES)),
-            "place": lambda: self._dice.pick(self._own(PLACES)),
+            "person": lambda: self._dice.pick_early(self._own(PEOPLE)),
+            "when": lambda: self._dice.pick_early(self._own(TIMES)),
+            "place": lambda: self._dice.pick_early(self._own(PLACES)),
             "count": lambda: str(2 + self._dice.below(98)),
             "stars": lambda: self._dice.pick(("1", "2", "3", "4", "5", "2.5", "3.5", "4.5")),
         }
@@ -161,20 +159,20 @@ class _Writer:
         self._review.label = int(self._review.stars > 3)
         self._domain = dice.pick(DOMAINS)
         self._item_noun = ""
-        sentences = [self._finish(self._sentence(kind)) for kind in self._plan()]
-        self._review.text = _dress(dice, sentences)
+        sentences = [self._sentence(kind) for kind in self._plan()]
+        self._review.text = _dress(dice, [sentence[0].upper() + sentence[1:] for sentence in sentences])
         return self._review
 
     def _plan(self) -> list[str]:
         """The kinds of the sentences, in order: an opinion early, another at the end."""
         dice = self._dice
-        low, high = dice.pick(((1, 1), (2, 3), (2, 3), (4, 6), (4, 6), (7, 11)))
+        low, high = dice.pick(((1, 1), (2, 4), (2, 4), (5, 8), (5, 8), (9, 14)))
         count = low + dice.below(high - low + 1)
-        plan = ["neutral" if dice.chance(0.22) else "polar" for _ in range(count)]
-        plan[0] = "neutral" if count > 2 and dice.chance(0.3) else "polar"
+        plan = [_KINDS[dice.below(len(_KINDS))] for _ in range(count)]
+        plan[0] = "neutral" if count > 2 and dice.chance(0.2) else "polar"
         if count > 1:
             plan[1] = "polar"
-            plan[-1] = "closing" if dice.chance(0.5) else "polar"
+            plan[-1] = "verdict" if dice.chance(0.4) else "polar"
         mild = self._review.stars in (2, 4)
         if mild and plan.count("polar") >= 4 and dice.chance(0.7):
             plan.insert(2 + dice.below(count - 2), "concession")
@@ -186,16 +184,21 @@ class _Writer:
             "polar": templates.POLAR[group],
             "neutral": templates.NEUTRAL[group],
             "concession": templates.CONCESSIONS[group],
-            "closing": templates.CLOSING[group][self._review.label],
+            "verdict": templates.VERDICTS[group][self._review.label],
         }[kind]
-        wanted, text = self._dice.pick(pool)
+        wanted, text = self._dice.pick_early(pool)
         while wanted not in ("any", self._domain.kind):
-            wanted, text = self._dice.pick(pool)
-        comment = ""
-        if kind == "polar" and self._dice.chance(0.12):
-            comment = self._opinion(COMMENTS) + ", "
+            wanted, text = self._dice.pick_early(pool)
         self._review.sentences.append(text)
-        return comment + self._fill(text)
+        if kind != "polar":
+            return self._fill(text)
+        comment = self._opinion(COMMENTS) + ", " if self._dice.chance(0.45) else ""
+        sentence = comment + self._fill(text)
+        if self._dice.chance(0.15):
+            tails = templates.TAILS[self._dice.group(self._sentence_groups)]
+            self._review.sentences.append(self._dice.pick(tails[self._review.label]))
+            sentence += ", " + self._review.sentences[-1]
+        return sentence
 
     def _fill(self, text: str) -> str:
         parts = self._parsed.setdefault(text, _SLOT.split(text))
@@ -220,25 +223,24 @@ class _Writer:
 
     def _opinion(self, words: Opinions, contrary: bool = False, negated: bool = False) -> str:
         polarity = self._review.label ^ contrary ^ negated
-        word = self._dice.pick(words[self._dice.group(self._opinion_groups)][polarity])
+        word = self._dice.pick_early(words[self._dice.group(self._opinion_groups)][polarity])
         self._review.opinions.append(word)
+        self._review.negated += negated
         self._review.contrary += contrary
         return word
 
     def _negatable(self, words: Opinions, negations: dict[str, tuple[str, ...]], form: Callable[[str], str]) -> str:
-        if self._dice.chance(0.15):
-            negation = self._dice.pick(self._own(negations))
+        if self._dice.chance(0.12):
+            negation = self._dice.pick_early(self._own(negations))
             return negation.format(form(self._opinion(words, negated=True)))
         return form(self._opinion(words))
 
     def _predicate(self) -> str:
         strong = self._review.stars in (1, 5)
-        if self._dice.chance(0.4 if strong else 0.2):
-            return self._dice.pick(INTENSIFIERS) + " " + self._opinion(ADJECTIVES)
+        if self._dice.chance(0.7 if strong else 0.4):
+            intensifier = self._opinion(ADVERBS) if self._dice.chance(0.6) else self._dice.pick_early(INTENSIFIERS)
+            return intensifier + " " + self._opinion(ADJECTIVES)
         return self._negatable(ADJECTIVES, templates.NEGATED_ADJECTIVES, str)
-
-    def _finish(self, sentence: str) -> str:
-        return sentence[0].upper() + sentence[1:]
 
 
 def _dress(dice: _Dice, sentences: list[str]) -> str:
@@ -249,17 +251,17 @@ def _dress(dice: _Dice, sentences: list[str]) -> str:
         mark = "!" if dice.chance(0.6 if excited else 0.04) else "..." if dice.chance(0.03) else "."
         marked.append(sentence + mark)
     words: list[str] = " ".join(marked).split(" ")
-    if dice.chance(0.12):
+    if dice.chance(0.08):
         for _ in range(1 + dice.below(2)):
             _misspell(dice, words)
-    if dice.chance(0.12):
+    if dice.chance(0.08):
         for _ in range(1 + dice.below(2)):
             shouted = dice.below(len(words))
             words[shouted] = words[shouted].upper()
     text = " ".join(words)
     if len(sentences) > 6 and dice.chance(0.3):
         text = text.replace(". ", ".\n", 1)
-    if dice.chance(0.05):
+    if dice.chance(0.03):
         text = text.lower()
     if dice.chance(0.1):
         text = text.replace(" and ", " & ")
