@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 
-DESCRIPTION = "Report versions, devices, threads, the fp32 matrix-multiply rate, and what is missing with the command that fixes it."
+DESCRIPTION = "Versions, devices, threads, the fp32 matrix-multiply rate, and what is missing with the command that fixes it."
 CORE = ("torch", "numpy", "pandas", "scikit-learn", "matplotlib", "tqdm", "jsonargparse", "safetensors")
 EXTRAS = {"parquet": ("pyarrow", "reading .parquet files"), "zstd": ("zstandard", "reading .zst files")}
 
@@ -60,11 +60,15 @@ def describe() -> list[tuple[str, str]]:
         for index in range(torch.cuda.device_count()):
             card = torch.cuda.get_device_properties(index)
             rows.append((f"cuda:{index}", f"{card.name}, {card.total_memory / 2**30:.0f} GiB"))
-        rows.append(("fp16 GEMM rate", f"{gemm_gflops(8192, device='cuda', dtype='float16'):.0f} GFLOP/s (8192 x 8192)"))
+        rows.append(
+            ("fp16 GEMM rate", f"{gemm_gflops(8192, device='cuda', dtype='float16'):.0f} GFLOP/s (8192 x 8192)")
+        )
     else:
         rows.append(("cuda", "no device: training runs on the CPU in fp32; fp16 there is exact but slow"))
     apex = all(importlib.util.find_spec(name) for name in ("apex", "amp_C"))
-    rows.append(("NVIDIA apex", "found (its extension modules are there)" if apex else "not there (optional, never needed)"))
+    rows.append(
+        ("NVIDIA apex", "found (its extension modules are there)" if apex else "not there (optional, never needed)")
+    )
     free = shutil.disk_usage(".").free / 2**30
     rows.append(("free disk here", f"{free:.1f} GiB"))
     return rows
@@ -80,7 +84,9 @@ def remedies() -> list[str]:
         if importlib.util.find_spec(module) is None:
             lines.append(f"{use} needs {module}: pip install 'bigbatch[{extra}]'")
     if shutil.which("c++") is None and shutil.which("g++") is None:
-        lines.append("no C++ compiler: the pure PyTorch path is used; apt-get install g++ (or your system's equivalent)")
+        lines.append(
+            "no C++ compiler: the pure PyTorch path is used; apt-get install g++ (or your system's equivalent)"
+        )
     return lines
 
 

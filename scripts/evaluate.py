@@ -26,12 +26,16 @@ def build_parser() -> argparse.ArgumentParser:
         prog="bigbatch evaluate", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--run-dir", required=True, help="run folder, or one checkpoint directory in it")
-    parser.add_argument("--split", choices=("test", "val"), default="test", help="the run's own split to score (default: test)")
+    parser.add_argument(
+        "--split", choices=("test", "val"), default="test", help="the run's own split to score (default: test)"
+    )
     parser.add_argument("--data", nargs="+", metavar="FILE", help="score these files instead of the run's own split")
     parser.add_argument("--text-key", help="column of the text in --data; guessed and printed if not given")
     parser.add_argument("--which", choices=("best", "latest"), default="best", help="which checkpoint (default: best)")
     parser.add_argument("--lanes", type=int, default=32, help="lanes read side by side (default: 32)")
-    parser.add_argument("--seq-length", type=int, default=256, help="window; changes memory, not the result (default: 256)")
+    parser.add_argument(
+        "--seq-length", type=int, default=256, help="window; changes memory, not the result (default: 256)"
+    )
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto")
     parser.add_argument(
         "--baselines", action="store_true",
@@ -85,12 +89,21 @@ def main(argv: list[str]) -> int:
         source, what = split_source(config, args.split), f"the {args.split} split of {run_dir}"
     result = evaluate_bpc(loaded.model, source, args.lanes, args.seq_length)
     print(f"{result.bpc:.4f} bits per character over {result.num_targets:,} bytes of {what}")
-    print(f"  model: {loaded.path}, trained on {loaded.tokens:,} bytes; {result.lanes} lanes, zero state at the start of each")
-    values: dict = {"bpc": result.bpc, "bpc_bytes": result.num_targets, "bpc_of": what, "bpc_trained_bytes": loaded.tokens}
+    print(
+        f"  model: {loaded.path}, trained on {loaded.tokens:,} bytes; {result.lanes} lanes, zero state at the start of each"
+    )
+    values: dict = {
+        "bpc": result.bpc,
+        "bpc_bytes": result.num_targets,
+        "bpc_of": what,
+        "bpc_trained_bytes": loaded.tokens,
+    }
     if args.baselines:
         train = split_source(config, "train")
         values |= byte_baselines(all_bytes(train), all_bytes(source))
         print(f"  gzip -9:        {values['bpc_gzip']:.4f}")
-        print(f"  order-5 bytes:  {values['bpc_5gram']:.4f}  (Witten-Bell, fitted on the {train.num_tokens:,} training bytes)")
+        print(
+            f"  order-5 bytes:  {values['bpc_5gram']:.4f}  (Witten-Bell, fitted on the {train.num_tokens:,} training bytes)"
+        )
     update_result(run_dir, values)
     return 0
