@@ -311,7 +311,7 @@ def generate_reviews(split: str, seed: int = 0) -> Iterator[Review]:
 def write_demo_corpus(
     folder: str | Path,
     seed: int = 0,
-    lm_megabytes: float = 8.0,
+    lm_megabytes: float = 6.0,
     num_train: int = 2000,
     num_val: int = 1000,
     num_test: int = 2000,
