@@ -11,7 +11,9 @@ import shutil
 import sys
 import time
 
-DESCRIPTION = "Versions, devices, threads, the fp32 matrix-multiply rate, and what is missing with the command that fixes it."
+DESCRIPTION = (
+    "Versions, devices, threads, the fp32 matrix-multiply rate, and what is missing with the command that fixes it."
+)
 CORE = ("torch", "numpy", "pandas", "scikit-learn", "matplotlib", "tqdm", "jsonargparse", "safetensors")
 EXTRAS = {"parquet": ("pyarrow", "reading .parquet files"), "zstd": ("zstandard", "reading .zst files")}
 

@@ -185,6 +185,9 @@ def launch(nproc: int, argv: list[str], max_restarts: int = 3) -> int:
     )  # fmt: skip
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
         logging.getLogger(name).setLevel(logging.ERROR)  # each has a level of its own; stops and restarts are no news
+    handlers = {
+        number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    }
     with tempfile.NamedTemporaryFile(prefix="bigbatch-error-") as error_file:
         os.environ[_ERROR_FILE] = error_file.name
         try:
@@ -200,6 +203,8 @@ def launch(nproc: int, argv: list[str], max_restarts: int = 3) -> int:
             messages = _messages(error_file.name)
         finally:
             del os.environ[_ERROR_FILE]
+            for number, handler in handlers.items():  # the launcher leaves its own behind, which would raise later on
+                signal.signal(number, handler)
     if messages:
         raise ValueError(messages[0])
     return 0
