@@ -3,6 +3,8 @@
 The folders stay where they are, yet nothing called `models` or `data` is installed that could collide with a user's own.
 """
 
+from pathlib import Path
+
 from setuptools import setup
 
 FOLDERS = [
@@ -30,7 +32,7 @@ setup(
     name="bigbatch",
     version="0.1.0",
     description="Mixed-precision, large-batch language modelling: the multiplicative LSTM and its sentiment unit",
-    long_description=open("README.md", encoding="utf-8").read(),
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
