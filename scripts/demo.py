@@ -8,6 +8,12 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
+from typing import Literal
+
+from ..data.config import DataConfig
+from ..fp16.config import LossScaleConfig
+from ..models.config import MLSTMConfig
+from ..training.config import BatchConfig, LogConfig, OptimConfig, ScheduleConfig, TrainConfig
 
 DESCRIPTION = """Train, transfer and report on the embedded corpus of generated reviews, in a few minutes on two cores.
 
@@ -35,12 +41,8 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def demo_config(run_dir: str | Path, seed: int = 1234, nproc: int = 2, samples: int = 0):
+def demo_config(run_dir: str | Path, seed: int = 1234, nproc: int = 2, samples: int = 0) -> TrainConfig:
     """The demo's training; configs/mlstm/demo.yaml says the same for `bigbatch train`."""
-    from ..data.config import DataConfig
-    from ..models.config import MLSTMConfig
-    from ..training.config import BatchConfig, LogConfig, OptimConfig, ScheduleConfig, TrainConfig
-
     return TrainConfig(
         model=MLSTMConfig(hidden_size=128),
         data=DataConfig(paths=["demo"]),
@@ -54,13 +56,10 @@ def demo_config(run_dir: str | Path, seed: int = 1234, nproc: int = 2, samples: 
     )
 
 
-def precision_config(run_dir: str | Path, precision: str, store: str, seed: int = 1234):
+def precision_config(
+    run_dir: str | Path, precision: Literal["fp32", "fp16"], store: str, seed: int = 1234
+) -> TrainConfig:
     """A tiny run whose only difference is the precision: small enough for a CPU that computes fp16 slowly."""
-    from ..data.config import DataConfig
-    from ..fp16.config import LossScaleConfig
-    from ..models.config import MLSTMConfig
-    from ..training.config import BatchConfig, LogConfig, OptimConfig, ScheduleConfig, TrainConfig
-
     never = 10**9
     return TrainConfig(
         model=MLSTMConfig(hidden_size=32, embedding_size=16),
@@ -90,12 +89,12 @@ def main(argv: list[str]) -> int:
         return status
     print("2/4  the same small model in fp32 and in fp16 with dynamic loss scaling", flush=True)
     store = str((run_dir / "data" / "corpus").absolute())
-    small = {name: run_dir / f"precision-{name}" for name in ("fp32", "fp16")}
-    for name, folder in small.items():
-        status = train(precision_config(folder, name, store, args.seed))
+    precisions: tuple[Literal["fp32", "fp16"], ...] = ("fp32", "fp16")
+    for precision in precisions:
+        status = train(precision_config(run_dir / f"precision-{precision}", precision, store, args.seed))
         if status:
             return status
-    plot_precision(small, run_dir / "plots" / "precision.png")
+    plot_precision({name: run_dir / f"precision-{name}" for name in precisions}, run_dir / "plots" / "precision.png")
     print("3/4  held-out bits per character, beside gzip -9 and an order-5 byte model", flush=True)
     from .evaluate import main as evaluate
 
