@@ -36,11 +36,13 @@ class Code(NamedTuple):
 def pieces(text: str, name: str) -> list[Code]:
     """All code of a document: lines of blocks, fenced or indented, with continued ones joined; and inline code."""
     found: list[Code] = []
-    fenced, heading, named_at, foreign, joined, previous = False, None, 0, -1, "", ""
+    fenced, python, heading, named_at, foreign, joined, previous = False, False, None, 0, -1, "", ""
     for number, line in enumerate(text.splitlines(), 1):
         place = f"{name}:{number}"
         if line.lstrip().startswith("```"):
-            fenced = not fenced
+            fenced, python = not fenced, line.strip() == "```python"
+        elif python:
+            continue  # `from bigbatch import ...` is no command
         elif fenced or (line.startswith("    ") and (joined or not previous.strip() or previous.startswith("    "))):
             joined += line.strip()
             if joined.endswith("\\"):
