@@ -46,9 +46,9 @@ def demo_config(run_dir: str | Path, seed: int = 1234, nproc: int = 2, samples: 
     return TrainConfig(
         model=MLSTMConfig(hidden_size=128),
         data=DataConfig(paths=["demo"]),
-        batch=BatchConfig(global_batch_size=32, seq_length=32),
-        optim=OptimConfig(lr=7e-3),
-        schedule=ScheduleConfig(epochs=1.8, samples=samples, warmup_samples=1600 if not samples else 0),
+        batch=BatchConfig(global_batch_size=64, seq_length=32),
+        optim=OptimConfig(lr=1e-2),
+        schedule=ScheduleConfig(epochs=2.6, samples=samples, warmup_samples=3200 if not samples else 0),
         log=LogConfig(eval_max_bytes=100_000),
         run_dir=str(run_dir),
         seed=seed,
