@@ -98,7 +98,7 @@ def read_items(args: argparse.Namespace, rejects: Rejects) -> Iterator[Item]:
 
         report = SourceReport()
         rows = iter_rows(
-            [args.file], args.text_key, on_bad_row="skip", report=report,
+            [args.file], args.text_key, on_bad_row="skip", report=report, labels=False,
             on_reject=lambda bad: rejects.add(bad.number, bad.reason, bad.record),
         )  # fmt: skip
         for row in rows:

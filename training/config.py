@@ -186,10 +186,13 @@ class TrainConfig:
         _choice("precision", self.precision, tuple(PRECISIONS))
         _choice("resume", self.resume, ("auto", "never"))
         _positive("nproc", self.nproc)
+        if self.model.vocab_size < 256:
+            raise ValueError(f"--model.vocab_size is {self.model.vocab_size}: the text is bytes, so it must be at least 256")
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"--seed is {self.seed}: it must be in [0, 2147483648)")
-        if not self.run_dir or Path(self.run_dir).is_file():
+        if not self.run_dir or Path(self.run_dir).expanduser().is_file():
             raise ValueError(f"--run-dir {self.run_dir!r} is not a folder: name one, such as runs/mine")
+        self.run_dir = str(Path(self.run_dir).expanduser())  # a shell leaves the ~ of --run-dir=~/runs/mine alone
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

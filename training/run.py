@@ -85,8 +85,8 @@ def settle_config(config: TrainConfig) -> TrainConfig:
     if precision == "auto" and stored is not None:
         precision = stored["precision"]
     precision = resolve_precision(precision, resolve_device(config.device).type)
-    paths = [path if path == "demo" else str(Path(path).absolute()) for path in config.data.paths]
-    store = str(Path(config.data.store).absolute()) if config.data.store else None
+    paths = [path if path == "demo" else str(Path(path).expanduser().absolute()) for path in config.data.paths]
+    store = str(Path(config.data.store).expanduser().absolute()) if config.data.store else None
     # "never" was about starting in this folder; stored, it would forbid to go on from it.
     config = replace(config, precision=precision, resume="auto", data=replace(config.data, paths=paths, store=store))
     if stored is not None and checkpoint_dirs(run_dir):
@@ -145,6 +145,11 @@ def build_store(config: TrainConfig) -> None:
     if data.paths == ["demo"]:
         if store_exists(prefix):
             return
+        if data.store:  # the embedded corpus is only the default: whoever names a store means its text
+            raise ValueError(
+                f"there is no token store {prefix}: build it with `bigbatch prepare --data FILE --out {prefix}`, or name its "
+                "text with --data.paths"
+            )
         data = replace(data, paths=[str(write_demo_corpus(prefix.parent / "demo").lm)])
     open_or_prepare(data, prefix, progress=config.log.progress)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bigbatch.models.config import MLSTMConfig
 from bigbatch.training.config import (
     BatchConfig,
     LogConfig,
@@ -36,6 +37,7 @@ from bigbatch.training.config import (
         (lambda: TrainConfig(resume="yes"), r"--resume is 'yes': choose one of auto, never"),  # pyright: ignore
         (lambda: TrainConfig(nproc=0), r"--nproc is 0: it must be above 0"),
         (lambda: TrainConfig(seed=-1), r"--seed is -1"),
+        (lambda: TrainConfig(model=MLSTMConfig(vocab_size=128)), r"--model.vocab_size is 128: the text is bytes"),
         (lambda: TrainConfig(run_dir=""), r"--run-dir '' is not a folder: name one"),
         (lambda: TrainConfig(run_dir=str(Path(__file__))), r"is not a folder"),
     ],
