@@ -25,7 +25,16 @@ PACKAGES = {"bigbatch": "bigbatch", **{f"bigbatch.{folder.replace('/', '.')}": f
 EXTRAS = {
     "parquet": ["pyarrow>=15"],
     "zstd": ["zstandard>=0.22"],
-    "dev": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.6", "pyright>=1.1.380", "pyarrow>=15", "zstandard>=0.22"],
+    "log": ["tensorboardX>=2.6"],
+    "dev": [
+        "pytest>=8",
+        "hypothesis>=6.100",
+        "ruff>=0.6",
+        "pyright>=1.1.380",
+        "pyarrow>=15",
+        "zstandard>=0.22",
+        "tensorboardX>=2.6",
+    ],
 }
 
 setup(

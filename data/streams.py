@@ -128,13 +128,14 @@ class LaneStream:
         self.seq_length = seq_length
         self.seed = seed
         self.reset = reset
-        self._check_length(num_lanes)
+        self.check_length(num_lanes)
         self.position = position or StreamPosition(num_lanes=num_lanes)
         if self.position.num_lanes != num_lanes:
             self.position = self._resplit(num_lanes)
         self._layout()
 
-    def _check_length(self, num_lanes: int) -> None:
+    def check_length(self, num_lanes: int) -> None:
+        """Raises ValueError if the data is shorter than one window of each of so many lanes."""
         length, needed = self.source.num_tokens, num_lanes * self.seq_length
         if length < needed:
             raise ValueError(
@@ -177,7 +178,7 @@ class LaneStream:
         Raises:
             ValueError: if the data is shorter than one window of every lane.
         """
-        self._check_length(num_lanes)
+        self.check_length(num_lanes)
         self.position = self._resplit(num_lanes)
         self._layout()
 

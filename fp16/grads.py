@@ -1,7 +1,7 @@
 """Gradients between backward and step: unscale, look for overflow, agree on it, clip. All in fp32, one pass each.
 
 In this order: `unscale_`, `found_inf`, `agree_found_inf`, and if nothing was found `clip_grad_norm_` and the step.
-Works on plain tensors of one device; sharded tensors are left to their owner.
+Gradients that FSDP2 has sharded are worked on shard by shard; their norms are summed over the ranks that hold shards.
 """
 
 from __future__ import annotations
@@ -15,8 +15,23 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether FSDP2 (or another user of DTensor) has spread this tensor over ranks."""
+    return hasattr(tensor, "to_local")
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """This rank's part of a sharded tensor, sharing its memory; a plain tensor is its own part."""
+    return tensor.to_local() if is_sharded(tensor) else tensor  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def _grads(params: Iterable[nn.Parameter]) -> list[Tensor]:
-    return [p.grad for p in params if p.grad is not None]
+    return [local_part(p.grad) for p in params if p.grad is not None]
+
+
+def square_sum(params: Iterable[nn.Parameter]) -> float:
+    """Squared 2-norm of all gradients of this rank together."""
+    return float(get_total_norm(_grads(params), 2.0)) ** 2
 
 
 def unscale_(params: Iterable[nn.Parameter], inv_scale: float) -> None:
@@ -63,8 +78,15 @@ def clip_grad_norm_(params: Iterable[nn.Parameter], max_norm: float) -> float:
     Source: torch.nn.utils.clip_grad_norm_.
     """
     params = list(params)
-    norm = get_total_norm(_grads(params), 2.0)
-    if max_norm > 0:
+    grads = _grads(params)
+    norm = get_total_norm(grads, 2.0)
+    if any(p.grad is not None and is_sharded(p.grad) for p in params):
+        square = norm.square()
+        dist.all_reduce(square)
+        norm = square.sqrt()
+        if max_norm > 0:
+            torch._foreach_mul_(grads, float((max_norm / (norm + 1e-6)).clamp(max=1.0)))  # pyright: ignore
+    elif max_norm > 0:
         clip_grads_with_norm_(params, max_norm, norm)
     return float(norm)
 
@@ -75,6 +97,6 @@ def first_bad_parameter(named_params: Iterable[tuple[str, nn.Parameter]]) -> tup
     For the message of a run that stops: the name says where to look, the value whether the weights had grown first.
     """
     for name, parameter in named_params:
-        if parameter.grad is not None and not parameter.grad.isfinite().all():
-            return name, float(parameter.detach().abs().max())
+        if parameter.grad is not None and not local_part(parameter.grad).isfinite().all():
+            return name, float(local_part(parameter.detach()).abs().max())
     return None

@@ -1,10 +1,12 @@
-"""Global batch = micro batch x ranks x accumulation steps, checked before anything starts."""
+"""Global batch = micro batch x ranks x accumulation steps, checked before anything starts; and its ramp."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from .config import BatchConfig
+
+NO_RAMP = {"ramp_start": 0, "ramp_increment": 0, "ramp_samples": 0}
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,47 @@ def batch_layout(config: BatchConfig, data_parallel_size: int) -> BatchLayout:
     micro = config.micro_batch_size or batch // ranks
     unit = ranks * (config.micro_batch_size or 1)
     if micro == 0 or batch % unit:
-        near = sorted({max(unit, batch // unit * unit), (batch // unit + 1) * unit})
-        what = f"{ranks} rank{'s' * (ranks > 1)}" + (f" x micro batch {micro}" if config.micro_batch_size else "")
         raise ValueError(
-            f"--batch.global_batch_size {batch} does not divide over {what}: the nearest sizes that do are "
-            f"{' and '.join(map(str, near))}"
+            f"--batch.global_batch_size {batch} does not divide over {_what(config, ranks)}: the nearest sizes that do are "
+            f"{_nearest(batch, unit)}"
         )
     return BatchLayout(batch, micro, batch // (micro * ranks), ranks)
+
+
+def _what(config: BatchConfig, ranks: int) -> str:
+    micro = f" x micro batch {config.micro_batch_size}" if config.micro_batch_size else ""
+    return f"{ranks} rank{'s' * (ranks > 1)}{micro}"
+
+
+def _nearest(size: int, unit: int) -> str:
+    return " and ".join(map(str, sorted({max(unit, size // unit * unit), (size // unit + 1) * unit})))
+
+
+def batch_at(config: BatchConfig, samples: int) -> int:
+    """The global batch of the step that begins after `samples` consumed samples.
+
+    Grows from `ramp_start` by `ramp_increment` after each equal part of `ramp_samples`, exactly in integers.
+
+    Source: Megatron-LM v2.6, megatron/microbatches.py (RampupBatchsizeNumMicroBatches), which computes in floats.
+    """
+    if not config.ramp_start or samples >= config.ramp_samples:
+        return config.global_batch_size
+    increments = (config.global_batch_size - config.ramp_start) // config.ramp_increment
+    return config.ramp_start + samples * increments // config.ramp_samples * config.ramp_increment
+
+
+def check_batch(config: BatchConfig, data_parallel_size: int) -> None:
+    """Refuses a batch, or a ramp, of which some step does not divide over the ranks.
+
+    Raises:
+        ValueError: naming the nearest sizes that do.
+    """
+    batch_layout(config, data_parallel_size)
+    unit = data_parallel_size * (config.micro_batch_size or 1)
+    for name in ("ramp_start", "ramp_increment"):
+        size = getattr(config, name)
+        if size % unit:
+            raise ValueError(
+                f"--batch.{name} {size} does not divide over {_what(config, data_parallel_size)}: the nearest sizes that do are "
+                f"{_nearest(size, unit)}"
+            )

@@ -32,48 +32,101 @@ class BatchConfig:
         global_batch_size: lanes per step over all ranks and accumulation steps.
         micro_batch_size: lanes per rank and backward pass; 0 means global_batch_size / ranks (no accumulation).
         seq_length: targets per window; gradients flow this far back.
+        ramp_start: global batch of the first samples, growing to `global_batch_size`; 0 means no ramp.
+        ramp_increment: lanes added at each step of the ramp.
+        ramp_samples: samples over which the batch grows, in equal parts for each increment (Megatron-LM's rule).
     """
 
     global_batch_size: int = 128
     micro_batch_size: int = 0
     seq_length: int = 256
+    ramp_start: int = 0
+    ramp_increment: int = 0
+    ramp_samples: int = 0
 
     def __post_init__(self) -> None:
         _positive("batch.global_batch_size", self.global_batch_size)
         _positive("batch.seq_length", self.seq_length)
         if self.micro_batch_size < 0:
             raise ValueError(f"--batch.micro_batch_size is {self.micro_batch_size}: it must be 0 (automatic) or above")
+        ramp = (self.ramp_start, self.ramp_increment, self.ramp_samples)
+        if min(ramp) < 0 or any(ramp) != all(ramp):
+            raise ValueError(
+                f"--batch.ramp_start, ramp_increment and ramp_samples are {', '.join(map(str, ramp))}: give all three above 0, or "
+                "none of them"
+            )
+        growth = self.global_batch_size - self.ramp_start
+        if self.ramp_start and (growth <= 0 or growth % self.ramp_increment):
+            raise ValueError(
+                f"--batch.ramp_start {self.ramp_start} does not reach --batch.global_batch_size {self.global_batch_size} in steps "
+                f"of {self.ramp_increment}: their difference must be a positive multiple of --batch.ramp_increment"
+            )
+
+
+OPTIMIZERS = ("adamw", "adam", "lamb", "lars", "sgd")
 
 
 @dataclass
 class OptimConfig:
-    """Adam (Kingma and Ba 2015) on the fp32 parameters.
+    """The optimizer on the fp32 parameters; see `training/optimizers.py` for the update of each kind.
 
     Args:
+        kind: adamw (decoupled decay), adam (decay added to the gradient), lamb, lars, sgd.
         lr: peak learning rate at `schedule.base_batch_size` (or at any batch where `schedule.lr_rule` is none).
-        beta1: decay of the first moment.
-        beta2: decay of the second moment.
-        eps: added to the root of the second moment.
-        weight_decay: decoupled decay (AdamW) of matrices; biases and gains are never decayed.
+        beta1: decay of the first moment; of adam, adamw, lamb.
+        beta2: decay of the second moment; of adam, adamw, lamb.
+        eps: added to the root of the second moment (lars, larc: to the denominator of the trust ratio).
+        weight_decay: decay of matrices; biases, norms and weight-norm gains are never decayed.
+        momentum: of sgd and lars.
+        nesterov: Nesterov's momentum for sgd.
+        trust_coefficient: of lars and larc: the local rate is this times weight norm over gradient norm.
+        max_trust_ratio: lamb: the trust ratio is clipped to this; 0 leaves it free.
+        lamb_prenorm: lamb: divide all gradients by their common norm first (NVLAMB).
+        larc: LARC on top of sgd or adam: the gradient of each tensor is scaled so that its local rate is at most
+            the trust ratio.
+        backend: torch, or apex (NVIDIA Apex's fused kernels; CUDA only); auto is apex for lamb where it is there.
         clip_grad_norm: global gradient norm above which gradients are scaled down, after unscaling; 0 turns it off.
     """
 
+    kind: Literal["adamw", "adam", "lamb", "lars", "sgd"] = "adamw"
     lr: float = 5e-4
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
     weight_decay: float = 0.0
+    momentum: float = 0.9
+    nesterov: bool = False
+    trust_coefficient: float = 1e-3
+    max_trust_ratio: float = 0.0
+    lamb_prenorm: bool = False
+    larc: bool = False
+    backend: Literal["torch", "apex", "auto"] = "torch"
     clip_grad_norm: float = 1.0
 
     def __post_init__(self) -> None:
+        _choice("optim.kind", self.kind, OPTIMIZERS)
+        _choice("optim.backend", self.backend, ("torch", "apex", "auto"))
         _positive("optim.lr", self.lr)
         _positive("optim.eps", self.eps)
+        _positive("optim.trust_coefficient", self.trust_coefficient)
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"--optim.momentum is {self.momentum}: it must be in [0, 1)")
+        if self.nesterov and (self.kind != "sgd" or self.momentum == 0):
+            raise ValueError("--optim.nesterov is for --optim.kind sgd with momentum")
+        if self.larc and self.kind not in ("sgd", "adam"):
+            why = "decays apart from the gradient" if self.kind == "adamw" else "has a trust ratio of its own"
+            raise ValueError(f"--optim.larc goes with sgd, adam: {self.kind} {why}")
+        if self.lamb_prenorm and self.kind != "lamb":
+            raise ValueError(f"--optim.lamb_prenorm goes with --optim.kind lamb, not {self.kind}")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"--optim.{name} is {getattr(self, name)}: it must be in [0, 1)")
-        for name in ("weight_decay", "clip_grad_norm"):
+        for name in ("weight_decay", "clip_grad_norm", "max_trust_ratio"):
             if getattr(self, name) < 0:
                 raise ValueError(f"--optim.{name} is {getattr(self, name)}: it must not be negative")
+
+
+DECAYS = ("linear", "cosine", "constant", "inverse_sqrt", "step", "wsd", "slanted")
 
 
 @dataclass
@@ -84,10 +137,15 @@ class ScheduleConfig:
         epochs: passes over the training bytes; fractions are fine. Ignored where `samples` is given.
         samples: length of the run in samples; 0 means `epochs` decides.
         warmup_samples: the rate rises linearly from 0 over this many samples.
-        decay: shape between warm-up and horizon.
-        horizon_samples: where the decay reaches its floor; 0 means the end of the run.
-        min_lr_ratio: floor of the decay, as a fraction of the peak; kept past the horizon.
-        lr_rule: scaling of the peak with the global batch: none, linear (Goyal et al. 2017), sqrt (Hoffer et al. 2017).
+        decay: shape between warm-up and horizon: linear, cosine, constant, inverse_sqrt (needs a warm-up), step, wsd
+            (warm-up, stable, decay) or slanted (triangular, from the floor up and back: for fine-tuning).
+        horizon_samples: where the decay ends; 0 means the end of the run. The rate stays as it is there.
+        min_lr_ratio: floor of the decay, as a fraction of the peak.
+        decay_samples: wsd: length of the final decay (0: a tenth of the horizon); step: samples between two drops (0: a
+            third of what follows the warm-up).
+        step_factor: step: the rate is multiplied by this at every drop.
+        lr_rule: scaling of the peak with the global batch: none, linear (Goyal et al. 2017), sqrt (Hoffer et al. 2017),
+            sqrt_adam (Malladi et al. 2022: betas and eps change with it).
         base_batch_size: the global batch at which the peak is `optim.lr`.
         max_lr: cap of the scaled peak; 0 means none.
     """
@@ -95,24 +153,58 @@ class ScheduleConfig:
     epochs: float = 1.0
     samples: int = 0
     warmup_samples: int = 0
-    decay: Literal["linear", "cosine", "constant"] = "linear"
+    decay: Literal["linear", "cosine", "constant", "inverse_sqrt", "step", "wsd", "slanted"] = "linear"
     horizon_samples: int = 0
     min_lr_ratio: float = 0.0
-    lr_rule: Literal["none", "linear", "sqrt"] = "none"
+    decay_samples: int = 0
+    step_factor: float = 0.1
+    lr_rule: Literal["none", "linear", "sqrt", "sqrt_adam"] = "none"
     base_batch_size: int = 128
     max_lr: float = 0.0
 
     def __post_init__(self) -> None:
-        _choice("schedule.decay", self.decay, ("linear", "cosine", "constant"))
-        _choice("schedule.lr_rule", self.lr_rule, ("none", "linear", "sqrt"))
+        _choice("schedule.decay", self.decay, DECAYS)
+        _choice("schedule.lr_rule", self.lr_rule, ("none", "linear", "sqrt", "sqrt_adam"))
+        if not 0 < self.step_factor < 1:
+            raise ValueError(f"--schedule.step_factor is {self.step_factor}: it must lie between 0 and 1")
         _positive("schedule.base_batch_size", self.base_batch_size)
         if not self.samples:
             _positive("schedule.epochs", self.epochs)
-        for name in ("samples", "warmup_samples", "horizon_samples", "max_lr"):
+        for name in ("samples", "warmup_samples", "horizon_samples", "decay_samples", "max_lr"):
             if getattr(self, name) < 0:
                 raise ValueError(f"--schedule.{name} is {getattr(self, name)}: it must not be negative")
         if not 0 <= self.min_lr_ratio <= 1:
             raise ValueError(f"--schedule.min_lr_ratio is {self.min_lr_ratio}: it must be in [0, 1]")
+
+
+@dataclass
+class ParallelConfig:
+    """How ranks share the work.
+
+    Args:
+        strategy: ddp (every rank holds all), or fsdp (FSDP2: parameters, gradients and optimizer state in shards).
+        grad_exchange: type in which DDP sends gradients: auto is fp16 under --precision fp16, else fp32; powersgd sends
+            low-rank factors.
+        powersgd_rank: rank of those factors.
+        bucket_mb: gradients are sent in buckets of this size, MiB, while the backward pass goes on.
+        static_graph: tell DDP that every step uses the same parameters.
+        timeout_seconds: a rank that is waited for longer than this ends the attempt, with its name.
+    """
+
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    grad_exchange: Literal["auto", "fp32", "fp16", "bf16", "powersgd"] = "auto"
+    powersgd_rank: int = 4
+    bucket_mb: float = 25.0
+    static_graph: bool = False
+    timeout_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        _choice("parallel.strategy", self.strategy, ("ddp", "fsdp"))
+        _choice("parallel.grad_exchange", self.grad_exchange, ("auto", "fp32", "fp16", "bf16", "powersgd"))
+        for name in ("powersgd_rank", "bucket_mb", "timeout_seconds"):
+            _positive(f"parallel.{name}", getattr(self, name))
+        if self.strategy == "fsdp" and self.grad_exchange not in ("auto", "fp32"):
+            raise ValueError(f"--parallel.grad_exchange {self.grad_exchange} is an option of ddp: fsdp sends fp32")
 
 
 @dataclass
@@ -126,6 +218,9 @@ class LogConfig:
         keep_checkpoints: newest checkpoints kept; the one with the best validation BPC is kept besides.
         eval_lanes: the held-out text is read in this many lanes, each starting with zero state.
         eval_max_bytes: validation during training stops after this many bytes; 0: all. The last one reads all.
+        noise_scale: estimate the gradient noise scale (McCandlish et al. 2018) from the gradients of ranks or of
+            accumulation steps; costs one norm a step.
+        tensorboard: also write TensorBoard event files into the run folder (extra `log`).
         progress: show a progress bar on rank 0.
     """
 
@@ -135,6 +230,8 @@ class LogConfig:
     keep_checkpoints: int = 2
     eval_lanes: int = 32
     eval_max_bytes: int = 0
+    noise_scale: bool = False
+    tensorboard: bool = False
     progress: bool = True
 
     def __post_init__(self) -> None:
@@ -157,6 +254,7 @@ class TrainConfig:
         optim: Adam and clipping.
         schedule: run length and learning rate.
         loss_scale: loss scaling under fp16 and amp.
+        parallel: how ranks share the work.
         log: logging, validation, checkpoints.
         run_dir: folder of the run: config.yaml, metrics.jsonl, checkpoints, results.
         precision: fp32, fp16 (fp16 compute copies of fp32 master parameters), bf16, amp; auto is fp16 on CUDA, else fp32.
@@ -173,6 +271,7 @@ class TrainConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     loss_scale: LossScaleConfig = field(default_factory=LossScaleConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
     log: LogConfig = field(default_factory=LogConfig)
     run_dir: str = "runs/train"
     precision: Literal["auto", "fp32", "fp16", "bf16", "amp"] = "auto"
@@ -187,7 +286,9 @@ class TrainConfig:
         _choice("resume", self.resume, ("auto", "never"))
         _positive("nproc", self.nproc)
         if self.model.vocab_size < 256:
-            raise ValueError(f"--model.vocab_size is {self.model.vocab_size}: the text is bytes, so it must be at least 256")
+            raise ValueError(
+                f"--model.vocab_size is {self.model.vocab_size}: the text is bytes, so it must be at least 256"
+            )
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"--seed is {self.seed}: it must be in [0, 2147483648)")
         if not self.run_dir or Path(self.run_dir).expanduser().is_file():
@@ -199,7 +300,10 @@ class TrainConfig:
 
 
 # What may differ between the parts of one run: where and how it is computed, not what.
-LAYOUT_KEYS = ("run_dir", "device", "nproc", "resume", "profile", "batch.micro_batch_size")
+LAYOUT_KEYS = (
+    "run_dir", "device", "nproc", "resume", "profile", "batch.micro_batch_size", "parallel.strategy", "parallel.bucket_mb",
+    "parallel.static_graph", "parallel.timeout_seconds", "optim.backend",
+)  # fmt: skip
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -227,7 +331,7 @@ def config_from_dict(values: dict[str, Any]) -> TrainConfig:
     parts: dict[str, type] = {
         "model": {"mlstm": MLSTMConfig, "lstm": LSTMConfig}[values.get("model", {}).get("kind", "mlstm")],
         "data": DataConfig, "batch": BatchConfig, "optim": OptimConfig, "schedule": ScheduleConfig,
-        "loss_scale": LossScaleConfig, "log": LogConfig,
+        "loss_scale": LossScaleConfig, "parallel": ParallelConfig, "log": LogConfig,
     }  # fmt: skip
     try:
         return TrainConfig(**{key: parts[key](**value) if key in parts else value for key, value in values.items()})

@@ -20,14 +20,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+log = logging.getLogger(__name__)
+
 _ERROR_FILE = "BIGBATCH_ERROR_FILE"
-_TIMEOUT = timedelta(minutes=10)
+# After a time-out: how long the ranks that wait give one another to say so.
+_ROLL_CALL_SECONDS = 3.0
 # Errors a user can cause: they end in one line and exit status 2, wherever they happen.
 USER_ERRORS = (ValueError, OSError)
 
@@ -69,8 +73,10 @@ def under_torchrun() -> bool:
 
 
 @contextmanager
-def process_group(device_name: str) -> Iterator[Ranks]:
+def process_group(device_name: str, timeout_seconds: float = 600.0) -> Iterator[Ranks]:
     """Joins the group if there is one, yields this rank, and leaves the group whatever happens.
+
+    An exchange that takes longer than `timeout_seconds` ends the attempt; the ranks that did not answer are named.
 
     No DDP module may outlive the block: let a function called in it hold the module.
     """
@@ -85,16 +91,32 @@ def process_group(device_name: str) -> Iterator[Ranks]:
     # read the dead rank's address there (pytorch#135712).
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(
-        backend, store=PrefixStore(f"attempt{attempt}", store), rank=rank, world_size=world_size, timeout=_TIMEOUT
-    )
+    store = PrefixStore(f"attempt{attempt}", store)
+    timeout = timedelta(seconds=timeout_seconds)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
     try:
         yield Ranks(rank, world_size, device)
     except BaseException as error:
+        if isinstance(error, RuntimeError) and "timed out" in str(error).lower():
+            _roll_call(store, rank, world_size, timeout_seconds)
         _drop_locals(error)
         raise
     finally:
         dist.destroy_process_group()
+
+
+def _roll_call(store: Any, rank: int, world_size: int, timeout_seconds: float) -> None:
+    """Names the ranks that hang: those that do not say, like this one, that they wait in vain."""
+    store.set(f"waits{rank}", "")
+    time.sleep(_ROLL_CALL_SECONDS)
+    waiting = [other for other in range(world_size) if other == rank or store.check([f"waits{other}"])]
+    silent = [str(other) for other in range(world_size) if other not in waiting]
+    if silent and rank == waiting[0]:
+        log.error(
+            "rank%s %s did not answer within %g s: it hangs or its machine does; all ranks are started again from the last "
+            "checkpoint (--parallel.timeout_seconds sets the limit)",
+            "s" * (len(silent) > 1), ", ".join(silent), timeout_seconds,
+        )  # fmt: skip
 
 
 def _drop_locals(error: BaseException) -> None:
@@ -186,8 +208,11 @@ def launch(nproc: int, argv: list[str], max_restarts: int = 3) -> int:
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
         logging.getLogger(name).setLevel(logging.ERROR)  # each has a level of its own; stops and restarts are no news
     handlers = {
-        number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+        number: signal.getsignal(number)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
     }
+    # A scheduler's warning goes the way of SIGTERM, which the launcher hands on to the ranks.
+    signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
     with tempfile.NamedTemporaryFile(prefix="bigbatch-error-") as error_file:
         os.environ[_ERROR_FILE] = error_file.name
         try:

@@ -9,33 +9,39 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from ..data.streams import OrderedStore, StreamPosition
-from ..fp16.grads import agree_found_inf, clip_grad_norm_, first_bad_parameter, found_inf, unscale_
+from ..fp16.grads import agree_found_inf, clip_grad_norm_, first_bad_parameter, found_inf, square_sum, unscale_
 from ..fp16.loss_scaler import make_loss_scaler
 from ..fp16.policy import apply_policy
 from ..models.build import build_model
-from .batch_size import batch_layout
+from .batch_size import NO_RAMP, BatchLayout, batch_at, batch_layout
 from .checkpoint import Checkpoint, load_weights, mark_best, newest_checkpoint, save_checkpoint
 from .config import TrainConfig
 from .distributed import Ranks, sum_over_ranks, under_torchrun
 from .evaluate import EvalResult, evaluate_until
 from .memory import explain_out_of_memory, is_out_of_memory
-from .metrics import MetricsWriter, RunningMeans
+from .metrics import MetricsWriter, RunningMeans, event_writer
+from .noise_scale import NoiseScale
 from .optimizers import build_optimizer, load_optimizer_tensors, optimizer_tensors, set_lr
+from .parallel import Parallel, whole
 from .profiling import StepProfiler
-from .schedules import check_schedule, lr_factor, scaled_peak_lr
+from .schedules import check_schedule, lr_factor, scaled_optim
 from .tasks.char_lm import CharLMTask
 
 log = logging.getLogger(__name__)
+
+
+class Diverged(ValueError):
+    """Gradients stay non-finite however low the loss scale: more steps would change nothing."""
 
 
 @dataclass(frozen=True)
@@ -73,32 +79,38 @@ class Engine:
     ) -> None:
         self.config, self.ranks, self.val, self.data_hash = config, ranks, val, data_hash
         self.run_dir = Path(config.run_dir)
-        self.layout = batch_layout(config.batch, ranks.world_size)
         torch.manual_seed(config.seed)
         self.model = build_model(config.model).to(ranks.device)
         self.scaler = make_loss_scaler(config.loss_scale, config.precision)
-        self.optimizer = build_optimizer(self.model, config.optim)
         self.trainer: dict[str, Any] = {
             "samples": 0, "tokens": 0, "step": 0, "seconds": 0.0, "best_bpc": None, "eval_due": False
         }  # fmt: skip
-        position, state = self._restore()
+        self.means, self.noise, self._metrics_bytes, self._saved_at = RunningMeans(), NoiseScale(), 0, -1
+        checkpoint = self._restore()
         self.policy = apply_policy(self.model, config.precision, ranks.device.type)
-        self.forward = self.policy
-        if ranks.world_size > 1:
-            self.forward = DistributedDataParallel(self.policy, gradient_as_bucket_view=True)
+        self.parallel = Parallel(self.policy, config.parallel, ranks, config.precision, config.log.noise_scale)
+        optim = scaled_optim(config.schedule, config.optim, config.batch.global_batch_size)
+        self.peak_lr = optim.lr
+        self.optimizer = build_optimizer(self.model, optim)
+        position = state = None
+        if checkpoint is not None:
+            load_optimizer_tensors(self.optimizer, self.model, checkpoint.optimizer)
+            position, state = StreamPosition.from_json(checkpoint.trainer["position"]), checkpoint.state
+        # The lanes are those that the state belongs to: a ramp's change of batch is due at the next step, not here.
+        batch = position.num_lanes if position else batch_at(config.batch, 0)
+        self.layout = self._layout_of(batch)
         self.task = CharLMTask(config, self.layout, ranks, train, position, state)
+        self.task.stream.check_length(config.batch.global_batch_size)  # a ramp gets there later
         self.total_samples = config.schedule.samples or round(config.schedule.epochs * self.task.samples_per_epoch)
         check_schedule(config.schedule, self.total_samples)
-        self.peak_lr = scaled_peak_lr(config.schedule, config.optim.lr, self.layout.global_batch_size)
         # Asked for by a signal to this rank; what all ranks have agreed on, at the same point of the run, is the second.
         self._stop_requested = self._stop = False
 
-    def _restore(self) -> tuple[StreamPosition | None, dict | None]:
-        """Loads the newest whole checkpoint into model, optimizer and scaler; returns where the data stood."""
-        self.means, self._metrics_bytes, self._saved_at = RunningMeans(), 0, -1
+    def _restore(self) -> Checkpoint | None:
+        """Loads the newest whole checkpoint into model, scaler and counters; the rest is loaded where it belongs."""
         found = newest_checkpoint(self.run_dir)
         if found is None:
-            return None, None
+            return None
         checkpoint, _, path = found
         self.trainer |= checkpoint.trainer["progress"]
         self._saved_at = self.trainer["samples"]
@@ -107,13 +119,29 @@ class Engine:
                 f"{path} was trained on other data than --data.paths holds now: use another --run-dir for it"
             )
         load_weights(self.model, checkpoint.model, str(path))
-        load_optimizer_tensors(self.optimizer, self.model, checkpoint.optimizer)
         self.scaler.load_state_dict(checkpoint.trainer["loss_scale"])
         self.means = RunningMeans(checkpoint.trainer["means"])
+        self.noise = NoiseScale(**checkpoint.trainer.get("noise_scale", {}))
         self._metrics_bytes = checkpoint.trainer["metrics_bytes"]
         if self.ranks.is_main:
             log.info("resuming from %s at %s samples", path, f"{self.trainer['samples']:,}")
-        return StreamPosition.from_json(checkpoint.trainer["position"]), checkpoint.state
+        return checkpoint
+
+    def _layout_of(self, global_batch_size: int) -> BatchLayout:
+        batch = replace(self.config.batch, global_batch_size=global_batch_size, **NO_RAMP)
+        return batch_layout(batch, self.ranks.world_size)
+
+    def _ramp(self) -> None:
+        """Takes up the global batch that is due: the unread bytes are split anew, and lanes start with zero state."""
+        batch = batch_at(self.config.batch, self.trainer["samples"])
+        if batch == self.layout.global_batch_size:
+            return
+        self.layout = self._layout_of(batch)
+        self.task.set_layout(self.layout)
+        if self.ranks.is_main:
+            log.info(
+                "global batch %d from %s samples on: unread text split anew", batch, f"{self.trainer['samples']:,}"
+            )
 
     @property
     def finished(self) -> bool:
@@ -127,11 +155,14 @@ class Engine:
             OSError: if a checkpoint cannot be written.
         """
         config = self.config
-        metrics = MetricsWriter(self.run_dir / "metrics.jsonl", self._metrics_bytes) if self.ranks.is_main else None
+        metrics = None
+        if self.ranks.is_main:
+            events = event_writer(self.run_dir, self.trainer["samples"]) if config.log.tensorboard else None
+            metrics = MetricsWriter(self.run_dir / "metrics.jsonl", self._metrics_bytes, events)
         profiler = StepProfiler(self.run_dir if config.profile and self.ranks.is_main else None)
         val = None
         self.model.train()
-        with self._signals(), self._progress_bar() as bar, profiler:
+        with self._signals(), self._progress_bar() as bar, profiler, self._checkpoint_before_diverging(metrics):
             while not self._stop and (self.trainer["eval_due"] or not self.finished):
                 before = self.trainer["samples"]
                 if not self.trainer["eval_due"]:
@@ -161,12 +192,16 @@ class Engine:
         row = self._step_and_time(bar)
         if self._crossed(before, self.config.log.interval_samples, 100):
             if metrics:
-                metrics.write({**row, **self.means.row()})
+                metrics.write({**row, **self.means.row(), **self._noise_row()})
             self.means = RunningMeans()
         self.trainer["eval_due"] = self._crossed(before, self.config.log.eval_interval_samples, 10)
 
+    def _noise_row(self) -> dict[str, float]:
+        return {"noise_scale": self.noise.samples} if self.config.log.noise_scale else {}
+
     def _step_and_time(self, bar: tqdm) -> dict:
         started = time.perf_counter()
+        self._ramp()
         lr = self.peak_lr * lr_factor(self.config.schedule, self.trainer["samples"], self.total_samples)
         epoch, num_targets = self.task.stream.position.epoch, self.task.num_targets()
         try:
@@ -175,7 +210,7 @@ class Engine:
             if not is_out_of_memory(error):
                 raise
             raise ValueError(
-                explain_out_of_memory(error, self.forward, self.task.stream, self.layout, self.ranks)
+                explain_out_of_memory(error, self.parallel.module, self.task.stream, self.layout, self.ranks)
             ) from error
         self.task.advance()
         progress = self.trainer
@@ -194,6 +229,8 @@ class Engine:
             "lr": lr,
             "loss_scale": self.scaler.scale,
             "skipped_steps": self.scaler.skipped_steps,
+            "global_batch_size": self.layout.global_batch_size,
+            "total_samples": self.total_samples,
         }
 
     def _step(self, lr: float, num_targets: int) -> tuple[float, float]:
@@ -205,34 +242,63 @@ class Engine:
         # DDP averages over ranks; the loss is divided by the targets of the whole global batch, so unequal ranks and
         # micro-batches stay unbiased.
         factor = self.scaler.scale * ranks.world_size / num_targets
-        local_loss = 0.0
+        local_loss, micro_square = 0.0, 0.0
         for micro_step in range(self.layout.grad_accum_steps):
-            last = micro_step == self.layout.grad_accum_steps - 1
-            exchange = isinstance(self.forward, DistributedDataParallel) and not last
-            with self.forward.no_sync() if exchange else nullcontext():  # pyright: ignore
-                output = self.task.loss(self.forward, micro_step)
+            with self.parallel.accumulating(last=micro_step == self.layout.grad_accum_steps - 1):
+                output = self.task.loss(self.parallel.module, micro_step)
                 (output.loss_sum * factor).backward()
             local_loss += float(output.loss_sum.detach())
-        loss_sum, stop = sum_over_ranks([local_loss, float(self._stop_requested)], ranks)
-        self._stop = stop > 0
+            if micro_step == 0 and self._noise_from_micro_batch:
+                micro_square = square_sum(parameters)
+        local_square = micro_square or self.parallel.exchange.take_square_sum()
+        sums = sum_over_ranks([local_loss, float(self._stop_requested), local_square], ranks)
+        loss_sum, self._stop = sums[0], sums[1] > 0
         unscale_(parameters, 1.0 / self.scaler.scale)
         overflow = agree_found_inf(found_inf(parameters))
         grad_norm = float("inf")
         if not overflow:
             grad_norm = clip_grad_norm_(parameters, self.config.optim.clip_grad_norm)
+            self._add_noise(sums[2] / ranks.world_size, grad_norm)
             set_lr(self.optimizer, lr)
             self.optimizer.step()
         self.scaler.update(overflow)
         if self.scaler.stuck:
-            raise ValueError(self._explain_divergence(lr))
+            raise Diverged(self._explain_divergence(lr))
         return loss_sum, grad_norm
+
+    @property
+    def _noise_from_micro_batch(self) -> bool:
+        """Whether the small batch of the noise scale is the first of several micro-batches of one rank."""
+        alone = self.ranks.world_size == 1 and self.layout.grad_accum_steps > 1
+        return self.config.log.noise_scale and alone
+
+    def _add_noise(self, small_square: float, grad_norm: float) -> None:
+        """Adds the two gradient norms of this step, both before clipping, to the estimate of the noise scale."""
+        layout = self.layout
+        parts = layout.grad_accum_steps if self._noise_from_micro_batch else layout.data_parallel_size
+        if not self.config.log.noise_scale or parts == 1 or not small_square:
+            return
+        # A part's gradient is divided by the targets of the whole batch; ranks are averaged, micro-batches summed.
+        scale = parts / self.scaler.scale if self._noise_from_micro_batch else 1.0 / self.scaler.scale
+        batch = layout.global_batch_size
+        self.noise.add(small_square * scale**2, grad_norm**2, batch / parts, batch)
+
+    @contextmanager
+    def _checkpoint_before_diverging(self, metrics: MetricsWriter | None) -> Iterator[None]:
+        """Leaves a checkpoint if a run diverges before its first: all steps since were skipped, so its weights are whole."""
+        try:
+            yield
+        except Diverged:
+            if self._saved_at < 0:
+                self._save(metrics, best=False)
+            raise
 
     def _explain_divergence(self, lr: float) -> str:
         name, largest = first_bad_parameter(self.model.named_parameters()) or ("unknown", float("nan"))
         return (
             f"the gradients were not finite for {self.scaler.max_consecutive_overflows} steps in a row at loss scale "
             f"{self.scaler.scale:g} (first bad gradient: {name}, largest weight {largest:.3g}, lr {lr:.3g}): lower --optim.lr or "
-            f"lengthen --schedule.warmup_samples; checkpoints from before are in {self.run_dir / 'checkpoints'}"
+            f"lengthen --schedule.warmup_samples; the weights from before are in {self.run_dir / 'checkpoints'}"
         )
 
     def _validate(self, metrics: MetricsWriter | None, max_bytes: int) -> tuple[EvalResult | None, bool]:
@@ -265,6 +331,7 @@ class Engine:
             return
         self._saved_at = self.trainer["samples"]
         state = self.task.state_tensors()
+        model, optimizer = whole(self.model.state_dict()), whole(optimizer_tensors(self.optimizer, self.model))
         if metrics is None:
             return
         trainer = {
@@ -273,11 +340,11 @@ class Engine:
             "position": self.task.stream.position.to_json(),
             "loss_scale": self.scaler.state_dict(),
             "means": self.means.state(),
+            "noise_scale": self.noise.state(),
             "metrics_bytes": metrics.size_bytes,
             "data_hash": self.data_hash,
         }
-        tensors = optimizer_tensors(self.optimizer, self.model)
-        checkpoint = Checkpoint(self.model.state_dict(), trainer, tensors, state)
+        checkpoint = Checkpoint(model, trainer, optimizer, state)
         save_checkpoint(self.run_dir, checkpoint, self.config.to_dict(), self.config.log.keep_checkpoints, best)
 
     def _progress_bar(self) -> tqdm:
@@ -297,14 +364,17 @@ class Engine:
 
 
 class _StopSignals:
-    """SIGTERM and SIGINT end the run after the step in progress; a second SIGINT of a single process ends it at once."""
+    """SIGTERM, SIGINT and SIGUSR1 end the run after the step in progress; a second SIGINT of one process ends it at once.
+
+    SIGUSR1 is what a scheduler such as Slurm sends ahead of its time limit.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._old: dict[int, Any] = {}
 
     def __enter__(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             self._old[number] = signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: object) -> None:

@@ -24,7 +24,10 @@ def explain_out_of_memory(
     """One line with the largest smaller micro-batch whose forward and backward pass fits."""
     traceback.clear_frames(error.__traceback__)  # they hold the activations of the pass that did not fit
     micro = layout.micro_batch_size
+    what = f"out of memory on {ranks.device} with micro-batch {micro} x {stream.seq_length} bytes"
     share = layout.global_batch_size // layout.data_parallel_size
+    if hasattr(model, "unshard"):  # FSDP2: trying needs all ranks, and only this one is known to have failed
+        return f"{what}: halve --batch.micro_batch_size, or use more ranks"
     module = getattr(model, "module", model) if ranks.world_size > 1 else model  # without DDP: no exchange while trying
     module.zero_grad(set_to_none=True)
     for smaller in sorted((m for m in range(1, micro) if share % m == 0), reverse=True):
@@ -33,7 +36,7 @@ def explain_out_of_memory(
             break
     else:
         remedy = "not even one lane fits: shorten --batch.seq_length or --model.hidden_size"
-    return f"out of memory on {ranks.device} with micro-batch {micro} x {stream.seq_length} bytes: {remedy}"
+    return f"{what}: {remedy}"
 
 
 def _fits(module: nn.Module, stream: LaneStream, lanes: range, ranks: Ranks) -> bool:

@@ -7,6 +7,7 @@ import json
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +22,11 @@ class MetricsWriter:
     Args:
         path: the file.
         size_bytes: where to go on: everything after it belongs to steps that will be repeated, and is cut off.
+        events: what `event_writer` returned: each number of a row goes there too.
     """
 
-    def __init__(self, path: Path, size_bytes: int = 0) -> None:
-        self._path = path
+    def __init__(self, path: Path, size_bytes: int = 0, events: Any = None) -> None:
+        self._path, self._events = path, events
         self._file = path.open("ab", buffering=0)  # unbuffered: nothing is left to be written when the disk is full
         if self._file.tell() > size_bytes:
             os.truncate(path, size_bytes)
@@ -40,6 +42,11 @@ class MetricsWriter:
             raise OSError(
                 f"cannot write {self._path}: {error}; free some space: the same command then goes on from the last checkpoint"
             ) from error
+        if self._events is not None:
+            kind = "val" if clean.get("event") == "eval" else "train"
+            for key, value in clean.items():
+                if isinstance(value, (int, float)) and key not in ("samples", "event"):
+                    self._events.add_scalar(f"{kind}/{key}", value, clean["samples"])
 
     @property
     def size_bytes(self) -> int:
@@ -49,6 +56,21 @@ class MetricsWriter:
 
     def close(self) -> None:
         self._file.close()
+        if self._events is not None:
+            self._events.close()
+
+
+def event_writer(run_dir: Path, samples: int) -> Any:
+    """A TensorBoard writer for RUN/tensorboard, over samples; what it held beyond `samples` is marked as repeated.
+
+    Raises:
+        ValueError: the extra `log` is not installed.
+    """
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:
+        raise ValueError("--log.tensorboard needs one more package: pip install 'bigbatch[log]'") from None
+    return SummaryWriter(str(run_dir / "tensorboard"), purge_step=samples)
 
 
 def read_metrics(run_dir: Path | str) -> list[dict]:

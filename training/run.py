@@ -22,12 +22,16 @@ from ..data.splits import Splits, split_documents
 from ..data.streams import OrderedStore
 from ..data.token_store import TokenStore, store_exists
 from ..fp16.config import resolve_precision
-from .batch_size import batch_layout
+from ..fp16.speed import SLOW, half_precision_slowdown
+from .batch_size import check_batch
 from .checkpoint import checkpoint_dirs
-from .config import TrainConfig, changed_keys
+from .config import TrainConfig, changed_keys, config_from_dict
 from .distributed import Ranks, launch, process_group, resolve_device, under_torchrun
 from .engine import Engine, TrainResult
 from .metrics import read_result, update_result
+from .optimizers import use_apex
+from .parallel import exchange_name
+from .schedules import scaled_optim
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +73,7 @@ def prepare_run(config: TrainConfig) -> TrainConfig:
         FileNotFoundError: if a data file does not exist.
     """
     config = settle_config(config)
-    batch_layout(config.batch, config.nproc)
+    check_config(config, config.nproc)
     build_store(config)
     write_config(config)
     return config
@@ -90,13 +94,30 @@ def settle_config(config: TrainConfig) -> TrainConfig:
     # "never" was about starting in this folder; stored, it would forbid to go on from it.
     config = replace(config, precision=precision, resume="auto", data=replace(config.data, paths=paths, store=store))
     if stored is not None and checkpoint_dirs(run_dir):
-        differences = changed_keys(stored, config.to_dict())
+        # Through the dataclasses, so that an option that this version added counts as its default.
+        differences = changed_keys(config_from_dict(stored).to_dict(), config.to_dict())
         if differences:
             raise ValueError(
                 f"{run_dir} holds a run of another configuration ({'; '.join(differences)}): choose another --run-dir, or give "
                 "the options it was started with"
             )
     return config
+
+
+def check_config(config: TrainConfig, world_size: int) -> None:
+    """Refuses what can only fail later, before data is read or ranks start.
+
+    Raises:
+        ValueError: one line.
+    """
+    check_batch(config.batch, world_size)
+    scaled_optim(config.schedule, config.optim, config.batch.global_batch_size)
+    use_apex(config.optim)
+    exchange_name(config.parallel, config.precision)
+    if config.parallel.strategy == "fsdp" and config.log.eval_lanes < world_size:
+        raise ValueError(
+            f"--log.eval_lanes is {config.log.eval_lanes}: under --parallel.strategy fsdp each of {world_size} ranks needs a lane"
+        )
 
 
 @contextmanager
@@ -182,7 +203,7 @@ def split_source(config: TrainConfig, split: str) -> OrderedStore:
 
 def run_rank(config: TrainConfig) -> TrainResult:
     """One rank's part: joins the group, trains, and on rank 0 records how it ended in result.json."""
-    with process_group(config.device) as ranks:
+    with process_group(config.device, config.parallel.timeout_seconds) as ranks:
         if not ranks.is_main:
             logging.getLogger("bigbatch").setLevel(logging.WARNING)
         if under_torchrun() and ranks.is_main and not (Path(config.run_dir) / "config.yaml").is_file():
@@ -202,7 +223,8 @@ def _run_engine(config: TrainConfig, ranks: Ranks) -> TrainResult:
                 "%s is finished (%s samples): for another run choose another --run-dir", config.run_dir, done["samples"]
             )
         return TrainResult("finished", done["samples"], done["tokens"], None, done["best_bpc"])
-    _describe(engine, ranks)
+    if ranks.is_main:
+        _describe(engine, ranks)
     result = engine.run()
     if ranks.is_main:
         _record(config, engine, result)
@@ -212,6 +234,12 @@ def _run_engine(config: TrainConfig, ranks: Ranks) -> TrainResult:
 def _describe(engine: Engine, ranks: Ranks) -> None:
     config, layout = engine.config, engine.layout
     parameters = sum(p.numel() for p in engine.model.parameters())
+    ratio = half_precision_slowdown(config.precision, ranks.device.type)
+    if ratio > SLOW:
+        log.warning(
+            "%s matrix products take %.0f times as long as fp32 on this %s: good for checking numerics, slow for training",
+            config.precision, ratio, ranks.device.type,
+        )  # fmt: skip
     log.info(
         "%s, %s parameters; %s on %s, %d rank(s); batch %d = %d x %d x %d (micro x ranks x accumulation), window %d; %s samples",
         config.model.kind, f"{parameters:,}", config.precision, ranks.device, ranks.world_size, layout.global_batch_size,
@@ -242,7 +270,9 @@ def train(config: TrainConfig) -> int:
         ValueError, OSError: with one line that says what the user can do.
     """
     if under_torchrun():
-        return _train_rank(settle_config(config))
+        config = settle_config(config)
+        check_config(config, int(os.environ["WORLD_SIZE"]))
+        return _train_rank(config)
     with sole_user(Path(config.run_dir)):
         config = prepare_run(config)
         if config.nproc > 1:

@@ -85,11 +85,19 @@ class CharLMTask:
             pick = {k: v[:, lanes.start : lanes.stop].contiguous().to(ranks.device) for k, v in state.items()}
             self._state = RecurrentState(pick["hidden"], pick["cell"])
         self._next: list[RecurrentState] = []
+        self._batch = config.batch
 
     @property
     def samples_per_epoch(self) -> int:
-        """Samples of one undisturbed epoch at this global batch."""
-        return self.stream.num_windows * self.layout.global_batch_size
+        """Samples of one epoch at the full global batch, wherever in a ramp this one is."""
+        lanes = self._batch.global_batch_size
+        longest_lane = -(-self.stream.source.num_tokens // lanes)
+        return -(-longest_lane // self._batch.seq_length) * lanes
+
+    def set_layout(self, layout: BatchLayout) -> None:
+        """Another global batch: the unread bytes are split into its lanes, which start with zero state."""
+        self.layout, self._state = layout, None
+        self.stream.set_num_lanes(layout.global_batch_size)
 
     def num_targets(self) -> int:
         """Targets of the whole global batch at this position, the divisor of its loss; known without reading."""

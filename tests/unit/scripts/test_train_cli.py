@@ -169,7 +169,7 @@ def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         (["--model.hidden-size", "0"], "model.hidden_size is 0: it must be a whole number of at least 1"),
         (["--model.kind", "gru"], "--model.kind is 'gru': choose one of mlstm, lstm"),
         (["--precision", "fp8"], "precision"),
-        (["--schedule.decay", "step"], "schedule.decay"),
+        (["--schedule.decay", "sine"], "schedule.decay"),
         (["--schedule.min_lr_ratio", "2"], "--schedule.min_lr_ratio is 2.0: it must be in [0, 1]"),
         (["--seed", "-1"], "--seed is -1: it must be in [0, "),
         (["--seed", str(2**31)], "--seed is 2147483648"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 import pytest
-from bigbatch.training.batch_size import BatchLayout, batch_layout
+from bigbatch.training.batch_size import BatchLayout, batch_at, batch_layout, check_batch
 from bigbatch.training.config import BatchConfig
 
 
@@ -44,3 +47,36 @@ def test_the_sizes_named_do_divide(batch: int, micro: int, ranks: int) -> None:
         batch_layout(BatchConfig(batch, micro), ranks)
     for size in str(caught.value).rsplit(" are ", 1)[1].split(" and "):
         batch_layout(BatchConfig(int(size), micro), ranks)
+
+
+def test_the_ramp_of_mt_nlg_within_one_sample(facts: Path) -> None:
+    # 32 to 1920 in steps of 32 over 12 billion tokens of 2048.
+    config = BatchConfig(1920, 0, 2048, 32, 32, round(12e9 / 2048))
+    with (facts / "mtnlg_batch_ramp_derived.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 60
+    for row in rows:
+        batch, first = int(row["global_batch"]), int(row["first_sample"])
+        assert batch_at(config, first + 1) == batch, row
+        assert batch_at(config, max(first - 1, 0)) == max(batch - 32, 32), row
+    assert batch_at(config, 10**9) == 1920
+
+
+def test_a_ramp_grows_in_equal_parts() -> None:
+    config = BatchConfig(16, 0, 8, 4, 4, 90)
+    assert [batch_at(config, samples) for samples in (0, 29, 30, 59, 60, 89, 90, 1000)] == [4, 4, 8, 8, 12, 12, 16, 16]
+    assert batch_at(BatchConfig(16), 0) == 16
+
+
+@pytest.mark.parametrize(
+    "config, ranks, message",
+    [
+        (BatchConfig(16, 0, 8, 6, 2, 90), 4, r"--batch.ramp_start 6 does not divide over 4 ranks: .* 4 and 8"),
+        (BatchConfig(16, 2, 8, 8, 1, 90), 2, r"--batch.ramp_increment 1 does not divide over 2 ranks x micro batch 2: .* are 4$"),
+        (BatchConfig(18, 0, 8, 8, 2, 90), 4, r"--batch.global_batch_size 18 does not divide over 4 ranks"),
+    ],
+)  # fmt: skip
+def test_a_ramp_that_the_ranks_cannot_divide_is_refused(config: BatchConfig, ranks: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_batch(config, ranks)
+    check_batch(config, 1) if not config.micro_batch_size else None

@@ -11,6 +11,7 @@ from bigbatch.training.config import (
     BatchConfig,
     LogConfig,
     OptimConfig,
+    ParallelConfig,
     ScheduleConfig,
     TrainConfig,
     changed_keys,
@@ -29,7 +30,18 @@ from bigbatch.training.config import (
         (lambda: OptimConfig(clip_grad_norm=-1), r"--optim.clip_grad_norm is -1: it must not be negative"),
         (lambda: ScheduleConfig(epochs=0), r"--schedule.epochs is 0: it must be above 0"),
         (lambda: ScheduleConfig(warmup_samples=-1), r"--schedule.warmup_samples is -1: it must not be negative"),
-        (lambda: ScheduleConfig(decay="step"), r"--schedule.decay is 'step': choose one of linear, cosine, constant"),  # pyright: ignore
+        (lambda: ScheduleConfig(decay="sine"), r"--schedule.decay is 'sine': choose one of linear, cosine, constant"),  # pyright: ignore
+        (lambda: ScheduleConfig(step_factor=1.0), r"--schedule.step_factor is 1.0: it must lie between 0 and 1"),
+        (lambda: BatchConfig(64, ramp_start=16), r"ramp_samples are 16, 0, 0: give all three above 0, or none"),
+        (lambda: BatchConfig(64, 0, 8, 16, 20, 100), r"ramp_start 16 does not reach .*size 64 in steps of 20"),
+        (lambda: BatchConfig(64, 0, 8, 64, 8, 100), r"difference must be a positive multiple"),
+        (lambda: OptimConfig(kind="adagrad"), r"--optim.kind is 'adagrad': choose one of adamw, adam, lamb, lars, sgd"),  # pyright: ignore
+        (lambda: OptimConfig(kind="lamb", larc=True), r"--optim.larc goes with sgd, adam: lamb has a trust ratio"),
+        (lambda: OptimConfig(larc=True), r"--optim.larc goes with sgd, adam: adamw decays apart from the gradient"),
+        (lambda: OptimConfig(nesterov=True), r"--optim.nesterov is for --optim.kind sgd with momentum"),
+        (lambda: OptimConfig(lamb_prenorm=True), r"--optim.lamb_prenorm goes with --optim.kind lamb, not adamw"),
+        (lambda: ParallelConfig(strategy="fsdp", grad_exchange="fp16"), r"grad_exchange fp16 is an option of ddp"),
+        (lambda: ParallelConfig(timeout_seconds=0), r"--parallel.timeout_seconds is 0: it must be above 0"),
         (lambda: ScheduleConfig(lr_rule="cube"), r"--schedule.lr_rule is 'cube': choose one of none, linear, sqrt"),  # pyright: ignore
         (lambda: LogConfig(keep_checkpoints=0), r"--log.keep_checkpoints is 0: it must be above 0"),
         (lambda: LogConfig(interval_samples=-5), r"--log.interval_samples is -5: it must not be negative"),
@@ -66,12 +78,14 @@ def test_how_it_is_computed_may_change() -> None:
     two = replace(
         one, run_dir="x", device="cuda", nproc=4, resume="never", profile=True,
         batch=replace(one.batch, micro_batch_size=4), log=LogConfig(interval_samples=3, keep_checkpoints=9),
+        parallel=ParallelConfig(strategy="fsdp", bucket_mb=1.0, timeout_seconds=5.0),
     )  # fmt: skip
     assert changed_keys(one.to_dict(), two.to_dict()) == []
     # Everything else makes another run.
     same = [key for key in flatten(one.to_dict()) if not changed_keys(one.to_dict(), with_key(one.to_dict(), key))]
     assert set(same) - {key for key in same if key.startswith("log.")} == {
-        "run_dir", "device", "nproc", "resume", "profile", "batch.micro_batch_size"
+        "run_dir", "device", "nproc", "resume", "profile", "batch.micro_batch_size", "parallel.strategy",
+        "parallel.bucket_mb", "parallel.static_graph", "parallel.timeout_seconds", "optim.backend",
     }  # fmt: skip
 
 

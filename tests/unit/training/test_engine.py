@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from bigbatch.training.config import TrainConfig
 from bigbatch.training.engine import Engine
 from bigbatch.training.metrics import read_metrics
 from bigbatch.training.schedules import lr_factor
+from bigbatch.training.tasks.char_lm import sequence_loss
 
 TIMING = ("tokens_per_second",)
 EngineOf = Callable[[TrainConfig], Engine]
@@ -332,3 +334,124 @@ def test_epochs_decide_the_length(config: TrainConfig, engine_of: EngineOf) -> N
 def test_a_corpus_shorter_than_one_window_is_refused(config: TrainConfig, engine_of: EngineOf) -> None:
     with pytest.raises(ValueError, match=r"^the corpus has 1,155 bytes to train on, less than one window of 200 bytes"):
         engine_of(replace(config, batch=replace(config.batch, seq_length=200)))
+
+
+def ramp(config: TrainConfig, **batch: int) -> TrainConfig:
+    """2 lanes, then 4, 6 and 8 over the first 48 samples; 20 steps and more than one epoch in all."""
+    values = {"ramp_start": 2, "ramp_increment": 2, "ramp_samples": 48, **batch}
+    schedule = replace(config.schedule, samples=160)
+    return replace(config, batch=replace(config.batch, **values), schedule=schedule)
+
+
+def test_a_ramp_reads_every_byte_once_and_says_what_it_does(
+    config: TrainConfig, engine_of: EngineOf, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = ramp(replace(config, log=replace(config.log, interval_samples=1)))
+    engine = engine_of(run)
+    read: list[int] = []
+    original = engine.task.stream.read
+
+    def counting(lanes: range, window: int | None = None):
+        result = original(lanes, window)
+        if engine.task.stream.position.epoch == 0:
+            read.append(int(result.mask.sum()))
+        return result
+
+    engine.task.stream.read = counting  # pyright: ignore[reportAttributeAccessIssue]
+    with caplog.at_level("INFO", logger="bigbatch"):
+        engine.run()
+    assert sum(read) == engine.task.stream.source.num_tokens
+    logged = [row for row in rows(run.run_dir) if "event" not in row]
+    batches = [row["global_batch_size"] for row in logged]
+    # Every step begins with the batch that is due after the samples consumed before it.
+    starts = [0, *(row["samples"] for row in logged[:-1])]
+    assert batches == [2 + 2 * min(3, start * 3 // 48) if start < 48 else 8 for start in starts]
+    assert set(batches) == {2, 4, 6, 8} and batches == sorted(batches)
+    assert [row["lr"] for row in logged] == [1e-2 * lr_factor(run.schedule, start, 160) for start in starts]
+    assert "global batch 4 from 16 samples on: unread text split anew" in caplog.text
+
+
+@pytest.mark.parametrize("step", [3, 8, 9, 12])  # the eighth step ends at the first change of batch
+def test_a_run_stopped_within_a_ramp_ends_as_the_uninterrupted_one(
+    config: TrainConfig, engine_of: EngineOf, in_folder: Callable, tmp_path: Path, step: int
+) -> None:
+    whole = ramp(in_folder(config, tmp_path / "whole"))
+    engine_of(whole).run()
+    parts = ramp(in_folder(config, tmp_path / "parts"))
+    engine = engine_of(parts)
+    at_step(engine, step, engine.request_stop)
+    assert engine.run().status == "stopped"
+    engine_of(parts).run()
+    assert_same_run(whole, parts)
+
+
+def test_a_corpus_too_short_for_the_end_of_a_ramp_is_refused_at_its_start(
+    config: TrainConfig, engine_of: EngineOf
+) -> None:
+    with pytest.raises(ValueError, match=r"less than one window of 16 bytes for each of 80 lanes"):
+        engine_of(ramp(config, global_batch_size=80))
+
+
+def test_the_noise_scale_comes_from_the_first_of_several_micro_batches(
+    config: TrainConfig, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, batch = replace(config.log, noise_scale=True), replace(config.batch, micro_batch_size=2)
+    run = replace(config, log=log, batch=batch, precision="fp16", optim=replace(config.optim, clip_grad_norm=1e-3))
+    engine = engine_of(run)
+    seen: list[tuple] = []
+    monkeypatch.setattr(engine.noise, "add", lambda *arguments: seen.append(arguments))
+    at_step(engine, 1, engine.request_stop)
+    engine.run()
+    # The same two gradients by plain fp32 arithmetic.
+    plain = engine_of(replace(run, run_dir=run.run_dir + "-plain", precision="fp32"))
+    squares = []
+    for lanes, parts in ((range(2), 4), (range(8), 1)):
+        plain.model.zero_grad()
+        tokens, reset, mask = (torch.from_numpy(a) for a in plain.task.stream.read(lanes))
+        (parts * sequence_loss(plain.model, tokens, reset, mask, None).loss_sum / 128).backward()
+        squares.append(sum(float(p.grad.square().sum()) for p in plain.model.parameters() if p.grad is not None))
+    assert seen[:1] == [(pytest.approx(squares[0], rel=0.01), pytest.approx(squares[1], rel=0.01), 2.0, 8)]
+
+
+def test_the_noise_scale_is_logged_and_resumed(
+    config: TrainConfig, engine_of: EngineOf, in_folder: Callable, tmp_path: Path
+) -> None:
+    log, batch = replace(config.log, noise_scale=True), replace(config.batch, micro_batch_size=2)
+    scales = []
+    for name in ("whole", "parts"):
+        run = replace(in_folder(config, tmp_path / name), log=log, batch=batch)
+        engine = engine_of(run)
+        if name == "parts":
+            at_step(engine, 5, engine.request_stop)
+            engine.run()
+        engine_of(run).run()
+        scales.append([row["noise_scale"] for row in rows(run.run_dir) if "event" not in row])
+    assert scales[0] == scales[1] and any(value and value > 0 for value in scales[0])
+
+
+def test_divergence_before_the_first_checkpoint_leaves_one(config: TrainConfig, engine_of: EngineOf) -> None:
+    run = replace(config, loss_scale=replace(config.loss_scale, max_consecutive_overflows=2))
+    engine = engine_of(run)
+    initial = {name: p.detach().clone() for name, p in engine.model.named_parameters()}
+    next(engine.model.parameters()).register_hook(lambda grad: grad * float("nan"))
+    with pytest.raises(ValueError, match=r"not finite for 2 steps in a row .* weights from before are in"):
+        engine.run()
+    found = newest_checkpoint(Path(run.run_dir))
+    assert found is not None and found[0].trainer["samples"] == 8  # the second step ended the run
+    assert all(torch.equal(found[0].model[name], value) for name, value in initial.items())
+
+
+def test_event_files_hold_the_rows(config: TrainConfig, engine_of: EngineOf) -> None:
+    pytest.importorskip("tensorboardX", reason="the extra `log` is not installed")
+    engine_of(replace(config, log=replace(config.log, tensorboard=True))).run()
+    (file,) = (Path(config.run_dir) / "tensorboard").iterdir()
+    content = file.read_bytes()
+    assert b"train/bpc" in content and b"val/bpc" in content and content.count(b"train/lr") == 5
+
+
+def test_event_files_without_their_package_are_one_line(
+    config: TrainConfig, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(ValueError, match=r"needs one more package: pip install 'bigbatch\[log\]'"):
+        engine_of(replace(config, log=replace(config.log, tensorboard=True))).run()

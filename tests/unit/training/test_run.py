@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from bigbatch.data.config import DataConfig
 from bigbatch.training.config import TrainConfig
 from bigbatch.training.run import build_store, settle_config
@@ -13,7 +12,7 @@ from bigbatch.training.run import build_store, settle_config
 
 def test_a_named_store_that_is_missing_is_not_replaced_by_the_embedded_corpus(tmp_path: Path) -> None:
     config = TrainConfig(data=DataConfig(store=str(tmp_path / "mine")), run_dir=str(tmp_path / "run"))
-    with pytest.raises(ValueError, match="there is no token store .*/mine: build it with `bigbatch prepare"):
+    with pytest.raises(ValueError, match=r"there is no token store .*/mine: build it with `bigbatch prepare"):
         build_store(settle_config(config))
     assert not list(tmp_path.iterdir()), "something was written"
 

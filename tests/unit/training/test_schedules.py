@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 
 import pytest
-from bigbatch.training.config import ScheduleConfig
-from bigbatch.training.schedules import check_schedule, lr_factor, scaled_peak_lr
+from bigbatch.training.config import OptimConfig, ScheduleConfig
+from bigbatch.training.schedules import check_schedule, lr_factor, scaled_optim, scaled_peak_lr
 
 TOTAL, WARMUP = 1000, 100
 
@@ -91,3 +91,53 @@ def test_a_warm_up_that_does_not_end_is_refused(options: dict) -> None:
     with pytest.raises(ValueError, match=r"--schedule.warmup_samples is (1,000|300).*shorten the warm-up"):
         check_schedule(ScheduleConfig(**options), TOTAL)
     check_schedule(ScheduleConfig(warmup_samples=999), TOTAL)
+
+
+# At the first sample, the peak, half-way, the last sample, the end and past it; worked out by hand from the definitions.
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        ({"decay": "inverse_sqrt"}, [0, 1, math.sqrt(100 / 550), math.sqrt(100 / 999), math.sqrt(0.1), math.sqrt(0.1)]),
+        ({"decay": "inverse_sqrt", "min_lr_ratio": 0.5}, [0, 1, 0.5, 0.5, 0.5, 0.5]),
+        ({"decay": "step"}, [0, 1, 0.1, 0.01, 0.001, 0.001]),
+        ({"decay": "step", "decay_samples": 400, "step_factor": 0.5}, [0, 1, 0.5, 0.25, 0.25, 0.25]),
+        ({"decay": "wsd"}, [0, 1, 1, 0.01, 0, 0]),
+        ({"decay": "wsd", "decay_samples": 600, "min_lr_ratio": 0.2}, [0, 1, 0.8, 0.2 + 0.8 / 600, 0.2, 0.2]),
+        ({"decay": "slanted"}, [1 / 32, 1, 1 / 32 + 31 / 32 / 2, 1 / 32 + 31 / 32 / 900, 1 / 32, 1 / 32]),
+        ({"decay": "slanted", "warmup_samples": 0}, [1 / 32, 1, 1 / 32 + 31 / 32 / 2, 1 / 32 + 31 / 32 / 900, 1 / 32, 1 / 32]),
+        ({"decay": "wsd", "horizon_samples": 600, "decay_samples": 100}, [0, 1, 0.5, 0, 0, 0]),
+    ],
+)  # fmt: skip
+def test_other_decays_in_closed_form(options: dict, expected: list[float]) -> None:
+    config = ScheduleConfig(**{"warmup_samples": WARMUP, **options})
+    check_schedule(config, TOTAL)
+    found = [lr_factor(config, samples, TOTAL) for samples in (0, WARMUP, 550, TOTAL - 1, TOTAL, 3 * TOTAL)]
+    assert found == [pytest.approx(value, rel=1e-12, abs=1e-15) for value in expected]
+
+
+def test_no_schedule_jumps_at_the_peak() -> None:
+    for decay in ("linear", "cosine", "constant", "inverse_sqrt", "step", "wsd", "slanted"):
+        before, peak, after = (factor(samples, decay=decay) for samples in (WARMUP - 1, WARMUP, WARMUP + 1))
+        assert peak == 1.0 and 0.98 < before < 1.0 and 0.98 < after <= 1.0
+
+
+def test_decays_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"inverse_sqrt needs --schedule.warmup_samples"):
+        check_schedule(ScheduleConfig(decay="inverse_sqrt"), TOTAL)
+    with pytest.raises(ValueError, match=r"decay_samples is 901, but between warm-up and horizon there are 900"):
+        check_schedule(ScheduleConfig(decay="wsd", warmup_samples=100, decay_samples=901), TOTAL)
+
+
+def test_the_square_root_rule_for_adam_keeps_its_averages_in_samples() -> None:
+    config = ScheduleConfig(lr_rule="sqrt_adam", base_batch_size=128)
+    optim = OptimConfig(lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.1)
+    scaled = scaled_optim(config, optim, 512)
+    assert scaled.lr == pytest.approx(2e-3) and scaled.eps == pytest.approx(5e-9)
+    assert scaled.beta1 == pytest.approx(0.6) and scaled.beta2 == pytest.approx(0.996)
+    assert scaled.weight_decay == 0.1
+    assert scaled_optim(config, optim, 128) == optim
+    # Another rule leaves all but the rate alone.
+    assert scaled_optim(ScheduleConfig(lr_rule="sqrt"), optim, 512) == OptimConfig(lr=2e-3, weight_decay=0.1)
+    with pytest.raises(ValueError, match=r"beta1 -0.6 .* at batch 2048: it holds up to batch 1280 from"):
+        scaled_optim(config, optim, 2048)
+    assert scaled_optim(config, optim, 1280).beta1 == pytest.approx(0.0, abs=1e-12)
