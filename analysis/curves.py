@@ -1,14 +1,19 @@
-"""Training curves from metrics.jsonl: bits per character over characters read, and the loss scale of an fp16 run."""
+"""Curves over characters read: bits per character, loss scale and noise scale from metrics.jsonl, accuracy from results."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
 from ..training.metrics import read_metrics
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Okabe and Ito's palette: told apart with any colour vision.
 BLUE, ORANGE, GREEN, BLACK = "#0072B2", "#D55E00", "#009E73", "#000000"
@@ -25,7 +30,8 @@ def _column(rows: list[dict], key: str) -> list[float]:
 
 
 def plot_training(run_dir: Path | str, path: Path | str, references: Mapping[str, float] | None = None) -> Path:
-    """Draws training and validation BPC, with horizontal reference lines, and the learning rate below.
+    """Draws training and validation BPC, with horizontal reference lines; below them the learning rate and, where it was
+    logged, the gradient noise scale beside the global batch.
 
     Args:
         run_dir: a run folder.
@@ -36,8 +42,10 @@ def plot_training(run_dir: Path | str, path: Path | str, references: Mapping[str
         FileNotFoundError: if the folder holds no metrics.
     """
     train, val = _rows(run_dir)
-    figure = Figure(figsize=(7, 5), layout="constrained")
-    axes, lower = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    noisy = any("noise_scale" in row for row in train)
+    figure = Figure(figsize=(7, 6.5 if noisy else 5), layout="constrained")
+    axes, *below = figure.subplots(2 + noisy, 1, sharex=True, height_ratios=(4, 1, 1.5)[: 2 + noisy])
+    lower = below[0]
     axes.plot([r["tokens"] / 1e6 for r in train], _column(train, "bpc"), color=BLUE, lw=1, label="training")
     axes.plot([r["tokens"] / 1e6 for r in val], _column(val, "bpc"), "o-", color=ORANGE, ms=4, lw=1, label="validation")
     for (name, value), style in zip((references or {}).items(), ("--", ":", "-.")):
@@ -51,8 +59,65 @@ def plot_training(run_dir: Path | str, path: Path | str, references: Mapping[str
     axes.grid(alpha=0.3)
     lower.plot([r["tokens"] / 1e6 for r in train], _column(train, "lr"), color=GREEN, lw=1)
     lower.set_ylabel("learning rate")
-    lower.set_xlabel("million characters read")
     lower.grid(alpha=0.3)
+    if noisy:
+        _plot_noise_scale(below[1], train)
+    below[-1].set_xlabel("million characters read")
+    return _save(figure, path)
+
+
+def _plot_noise_scale(axes: Axes, train: list[dict]) -> None:
+    tokens = [r["tokens"] / 1e6 for r in train]
+    noise = [math.nan if r.get("noise_scale") is None else r["noise_scale"] for r in train]
+    axes.plot(tokens, noise, color=BLUE, lw=1, label="gradient noise scale")
+    axes.step(
+        tokens, _column(train, "global_batch_size"), where="pre", color=BLACK, lw=1, ls="--", label="global batch"
+    )
+    axes.set_yscale("log")
+    axes.set_ylabel("samples")
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.3)
+
+
+def plot_transfer(results: Sequence[Path | str], path: Path | str, title: str = "") -> Path:
+    """Draws the test accuracy of probe and single unit over the characters that the model had read.
+
+    Args:
+        results: result files of `bigbatch transfer`, one for each checkpoint, all of one task.
+        path: PNG to write.
+        title: of the picture.
+
+    Raises:
+        ValueError: if a result has no accuracies (an unlabelled test file), or there are none.
+    """
+    summaries = [json.loads(Path(result).read_text(encoding="utf-8")) for result in results]
+    if not summaries:
+        raise ValueError("no results: run `bigbatch transfer` on several checkpoints first")
+    if any("accuracy" not in summary["probe"] for summary in summaries):
+        raise ValueError("a result has no accuracy on its test part: score a test file with labels")
+    summaries.sort(key=lambda summary: summary["model"]["tokens"])
+    millions = [summary["model"]["tokens"] / 1e6 for summary in summaries]
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for key, name, color in (("probe", "probe on all units", BLUE), ("unit", "best single unit", ORANGE)):
+        parts = [summary[key] for summary in summaries]
+        accuracy = [part["accuracy"] for part in parts]
+        bars = [
+            [a - part["low"] for a, part in zip(accuracy, parts)],
+            [part["high"] - a for a, part in zip(accuracy, parts)],
+        ]
+        axes.errorbar(millions, accuracy, bars, fmt="o-", color=color, ms=4, lw=1.2, capsize=3, label=name)
+    last = summaries[-1]
+    for key, name, style in (
+        ("baseline_tfidf", "TF-IDF + logistic regression", "--"),
+        ("baseline_majority", "majority", ":"),
+    ):
+        axes.axhline(last[key]["accuracy"], color=BLACK, lw=1, ls=style, label=name)
+    axes.set_xlabel("million characters read")
+    axes.set_ylabel(f"test accuracy (n = {last['probe']['n']:,}, 95 % intervals)")
+    axes.set_title(title)
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.3)
     return _save(figure, path)
 
 
