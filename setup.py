@@ -9,6 +9,7 @@ from setuptools import setup
 
 FOLDERS = [
     "analysis",
+    "analysis/figures",
     "benchmarks",
     "data",
     "evaluation",

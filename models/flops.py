@@ -30,6 +30,28 @@ def flops_per_token(config: ModelConfig, backward: bool = True) -> int:
     return (6 if backward else 2) * (products + config.vocab_size * config.hidden_size)
 
 
+def training_bytes(
+    config: ModelConfig, lanes: int, precision: str, moments: int = 2, shards: int = 1
+) -> dict[str, int]:
+    """Bytes that a rank holds between two steps, in closed form.
+
+    Args:
+        config: the model.
+        lanes: lanes of this rank, whose recurrent state is carried.
+        precision: fp32, fp16, bf16 or amp; the hidden state has the compute type, the cell state is fp32.
+        moments: fp32 tensors of a parameter's size that the optimizer keeps: 2 for Adam and LAMB, 1 for momentum.
+        shards: ranks over which FSDP2 spreads parameters, gradients and optimizer state.
+
+    Returns:
+        weights (the fp32 masters), gradients, optimizer, state. Compute copies of half-precision weights live during a pass
+        only and are not among them.
+    """
+    size = 4 * parameters(config) // shards
+    units = config.num_layers * lanes * config.hidden_size
+    state = units * (4 if precision == "fp32" else 2) + units * 4
+    return {"weights": size, "gradients": size, "optimizer": moments * size, "state": state}
+
+
 def _gate_rows(config: ModelConfig) -> int:
     """Rows of the recurrent matrices together: four gates, and the multiplicative state of the mLSTM."""
     return (4 if isinstance(config, LSTMConfig) else 5) * config.hidden_size
