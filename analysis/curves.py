@@ -63,7 +63,7 @@ def plot_training(run_dir: Path | str, path: Path | str, references: Mapping[str
     if noisy:
         _plot_noise_scale(below[1], train)
     below[-1].set_xlabel("million characters read")
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def _plot_noise_scale(axes: Axes, train: list[dict]) -> None:
@@ -118,7 +118,7 @@ def plot_transfer(results: Sequence[Path | str], path: Path | str, title: str = 
     axes.set_title(title)
     axes.legend(frameon=False)
     axes.grid(alpha=0.3)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def plot_precision(runs: Mapping[str, Path | str], path: Path | str) -> Path:
@@ -154,11 +154,13 @@ def plot_precision(runs: Mapping[str, Path | str], path: Path | str) -> Path:
     lower.grid(alpha=0.3)
     if lower.lines:
         lower.legend(frameon=False)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
-def _save(figure: Figure, path: Path | str) -> Path:
+def save_figure(figure: Figure, path: Path | str) -> Path:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    partial = path.with_name(f".{path.name}.partial")
+    figure.savefig(partial, dpi=120, format="png")
+    partial.replace(path)
     return path

@@ -13,6 +13,7 @@ import argparse
 import os
 import platform
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
@@ -55,6 +57,7 @@ class Trial:
 
     def __init__(self, run_dir: Path, store: Path, samples: int, checkpoint_samples: int) -> None:
         self.run_dir = run_dir
+        self.started: list[subprocess.Popen] = []
         self.log = run_dir.with_suffix(".log")
         options = {
             **OPTIONS, "data.paths": "[]", "data.store": store, "schedule.samples": samples, "run_dir": run_dir,
@@ -65,10 +68,18 @@ class Trial:
 
     def start(self, ranks: int) -> subprocess.Popen:
         with self.log.open("a") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [*self.command, f"--nproc={ranks}"], stdout=log, stderr=log, start_new_session=True,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def end(self) -> None:
+        """Kills what still runs."""
+        for process in self.started:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     @property
     def finished(self) -> bool:
@@ -129,6 +140,8 @@ def soak(trial: Trial, kills: int, generator: random.Random, patience: float) ->
         ranks = _wait_for_new_ranks(process, struck_ranks, patience)
         if not ranks:
             continue
+        if generator.random() < 0.8:  # within training; the others while the ranks are still starting
+            _wait_for_rows(trial, process, patience)
         time.sleep(generator.random() * 3.0)
         if process.poll() is not None or trial.finished:
             if trial.finished:
@@ -168,6 +181,18 @@ def _wait_for_new_ranks(process: subprocess.Popen, known: set[int], patience: fl
             raise RuntimeError(f"no {RANKS} ranks within {patience:g} s: see the log beside the run folder")
         time.sleep(0.05)
     return []
+
+
+def _wait_for_rows(trial: Trial, process: subprocess.Popen, patience: float) -> None:
+    """Waits until the present attempt has written a line of its own."""
+    path = trial.run_dir / "metrics.jsonl"
+    size, end = path.stat().st_size if path.is_file() else 0, time.monotonic() + patience
+    while process.poll() is None and (not path.is_file() or path.stat().st_size <= size):
+        if time.monotonic() > end:
+            raise RuntimeError(f"no line in metrics.jsonl within {patience:g} s")
+        if path.is_file():  # a resumed attempt cuts the file back first
+            size = min(size, path.stat().st_size)
+        time.sleep(0.02)
 
 
 def _wait_until_gone(pids: list[int], patience: float) -> None:
@@ -220,13 +245,14 @@ def main() -> int:
     parser.add_argument("--patience", type=float, default=600.0, help="seconds without progress that count as a hang")
     args = parser.parse_args()
     generator = random.Random(args.seed)
-    with tempfile.TemporaryDirectory(prefix="bigbatch-soak-") as folder:
-        root = Path(folder)
+    root, trials = Path(tempfile.mkdtemp(prefix="bigbatch-soak-")), []
+    try:
         store = root / "store"
         prepare_store(DataConfig(paths=[str(write_corpus(root / "text.txt", 2000, args.seed))]), store, progress=False)
-        whole, struck, moved = (
-            Trial(root / name, store, args.samples, args.checkpoint_samples) for name in ("whole", "struck", "moved")
-        )
+        names = ("whole", "struck", "moved")
+        whole, struck, moved = trials = [
+            Trial(root / name, store, args.samples, args.checkpoint_samples) for name in names
+        ]
         started = time.monotonic()
         whole.start(RANKS).wait()
         counts = soak(struck, args.kills, generator, args.patience)
@@ -240,6 +266,12 @@ def main() -> int:
         ]
         largest = max(abs(x["bpc"] - y["bpc"]) for x, y in zip(whole.rows, moved.rows))
         seconds = time.monotonic() - started
+    except RuntimeError as error:
+        print(f"\n{error}; runs and logs are left in {root}", file=sys.stderr)
+        return 1
+    finally:
+        for trial in trials:
+            trial.end()
     print(
         f"{date.today().isoformat()}, {platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, {seconds:.0f} s\n"
     )
@@ -252,7 +284,11 @@ def main() -> int:
         f"| 4 -> 2 -> 1 ranks (stopped at {stops[0]:,} and {stops[1]:,} samples): same samples, epochs, lr | {same_order} |"
     )
     print(f"| largest difference in BPC of any line there | {largest:.2e} |")
-    return 0 if same_rows and same_weights and same_order else 1
+    if not (same_rows and same_weights and same_order):
+        print(f"runs and logs are left in {root}", file=sys.stderr)
+        return 1
+    shutil.rmtree(root)
+    return 0
 
 
 if __name__ == "__main__":

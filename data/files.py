@@ -97,8 +97,8 @@ def expand_paths(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """Files behind names, glob patterns and folders, each once.
 
     The order is that of the arguments; a pattern or folder gives its files sorted by name. A folder is searched with
-    its subfolders for files of a known type; hidden ones are left out. A file named directly or by a pattern must have
-    a known type.
+    its subfolders for files of a known type; left out are hidden ones, run folders of ours, and the sidecars of token
+    stores. A file named directly or by a pattern must have a known type.
 
     Raises:
         FileNotFoundError: a name or pattern that matches nothing.
@@ -108,7 +108,11 @@ def expand_paths(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     for name in paths:
         path = Path(name).expanduser()
         if path.is_dir():
-            members = [p for p in sorted(path.rglob("*")) if p.is_file() and _is_data(p.relative_to(path))]
+            members = [
+                p
+                for p in sorted(path.rglob("*"))
+                if p.is_file() and _is_data(p.relative_to(path)) and not _is_ours(p, path)
+            ]
             if not members:
                 raise ValueError(f"{path}: no data files in this folder; looked for {', '.join(FORMATS)}")
         elif path.exists():
@@ -134,6 +138,14 @@ def _is_data(relative: Path) -> bool:
         return bool(file_format(relative))
     except ValueError:
         return False
+
+
+def _is_ours(file: Path, root: Path) -> bool:
+    """Whether a file found under `root` is the output of a run or of `prepare`: what we wrote is not read back as text."""
+    if file.suffix == ".json" and file.with_suffix(".idx").is_file() and file.with_suffix(".bin").is_file():
+        return True
+    folders = [folder for folder in file.parents if folder.is_relative_to(root)]
+    return any((folder / "config.yaml").is_file() and (folder / ".lock").is_file() for folder in folders)
 
 
 def byte_blocks(path: Path, report: SourceReport) -> Iterator[bytes]:

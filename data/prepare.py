@@ -14,7 +14,7 @@ from .cleaning import CLEANERS, CLEANING_VERSION, EMPTY
 from .config import DataConfig
 from .files import SourceReport, expand_paths
 from .sources import Row, iter_rows
-from .token_store import TokenStore, TokenStoreWriter, store_exists
+from .token_store import TokenStore, TokenStoreWriter, store_exists, store_files
 
 logger = logging.getLogger(__name__)
 
@@ -34,11 +34,17 @@ def prepare_store(
         report: Filled with what was read; a caller that passes one reports it, otherwise it is logged.
 
     Raises:
-        FileNotFoundError, ValueError: bad input, in one line (see `sources.iter_rows`); no store is left behind.
+        FileNotFoundError, ValueError: bad input, in one line (see `sources.iter_rows`), or a store that would overwrite one
+            of its own sources; no store is left behind.
         OSError: the disk is full.
     """
     log_it, report = report is None, report if report is not None else SourceReport()
     files = expand_paths(config.paths)
+    for target in store_files(prefix):
+        if target.exists() and any(target.samefile(source) for source in files):
+            raise ValueError(
+                f"the token store {prefix} would overwrite {target}, one of its sources: choose another name for it"
+            )
     total = sum(path.stat().st_size for path in files)
     rows = iter_rows(files, config.text_key, on_bad_row=config.on_bad_row, report=report, labels=False)
     with (
@@ -89,11 +95,22 @@ def _metadata(config: DataConfig, report: SourceReport) -> dict[str, Any]:
     }
 
 
-def open_or_prepare(config: DataConfig, prefix: str | os.PathLike[str], progress: bool = True) -> TokenStore:
+def open_or_prepare(
+    config: DataConfig, prefix: str | os.PathLike[str], progress: bool = True, rebuild: bool = True
+) -> TokenStore:
     """Opens the store at `prefix` if it was built from these files in this way, else builds it.
 
     Files are the same if names (without folders), order and sizes are. Where no input is named, or it is gone but a
     store is there, the store is used (and in the second case the log says so).
+
+    Args:
+        config: Files, text column, cleaning.
+        prefix: Of the store.
+        progress: Show a bar.
+        rebuild: Build a store of other input anew; without, it is an error and stays as it is.
+
+    Raises:
+        ValueError: bad input, or a store of other input that must not be rebuilt.
     """
     if not store_exists(prefix):
         return prepare_store(config, prefix, progress)
@@ -108,13 +125,18 @@ def open_or_prepare(config: DataConfig, prefix: str | os.PathLike[str], progress
     difference = _difference(store.metadata, config, files)
     if difference is None:
         return store
+    if not rebuild:
+        raise ValueError(
+            f"the token store {prefix} was built {difference} than --data.paths and --data.cleaning say now, and is not rebuilt "
+            "because runs may depend on it: choose another --run-dir or --data.store, or restore the files"
+        )
     logger.warning("the token store %s was built %s: building it again", prefix, difference)
     return prepare_store(config, prefix, progress)
 
 
 def _difference(metadata: dict[str, Any], config: DataConfig, files: list[Path]) -> str | None:
     if not metadata:
-        return "by another program"
+        return "by another program, from another input"
     stored = [(Path(source["path"]).name, source["bytes"]) for source in metadata.get("sources", [])]
     if stored != [(path.name, path.stat().st_size) for path in files]:
         return "from other files"

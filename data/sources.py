@@ -318,7 +318,16 @@ def _parquet_records(path: Path, report: SourceReport) -> tuple[list[str], Recor
     def rows() -> Records:
         wanted = [key for key in report.columns[str(path)] if key is not None]
         number, size = 0, path.stat().st_size
-        for batch in file.iter_batches(batch_size=1024, columns=wanted):
+        batches = file.iter_batches(batch_size=1024, columns=wanted)
+        while True:
+            try:
+                batch = next(batches, None)
+            except (pyarrow.ArrowException, OSError) as error:
+                raise ValueError(
+                    f"{path}: damaged after row {number} ({error}): fetch or write the file again"
+                ) from None
+            if batch is None:
+                break
             for record in batch.to_pylist():
                 number += 1
                 yield number, record

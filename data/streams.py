@@ -219,10 +219,10 @@ class LaneStream:
             filled = np.concatenate(row_tokens) if len(row_tokens) > 1 else row_tokens[0]
             tokens[row, 1 - (start - first) : stop - start + 1] = filled
             if self.reset == "shard":
-                for boundary in self._starts[bisect_right(self._starts, start - 1) :]:
-                    if boundary >= stop:
-                        break
+                index = bisect_right(self._starts, start - 1)  # walked, not sliced: after a ramp there are many
+                while index < len(self._starts) and (boundary := self._starts[index]) < stop:
                     reset[row, boundary - start] = True
+                    index += 1
         return Window(tokens, reset, mask)
 
     def advance(self) -> None:

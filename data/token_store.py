@@ -68,6 +68,7 @@ class TokenStoreWriter:
 
     def __enter__(self) -> TokenStoreWriter:
         with _clear_disk_errors(self.prefix):
+            self._new_folder = not self.prefix.parent.exists()
             self.prefix.parent.mkdir(parents=True, exist_ok=True)
             self._bin = self._open_partial(".bin")
             try:
@@ -96,6 +97,9 @@ class TokenStoreWriter:
             if not self._finished:
                 for suffix in (*SUFFIXES, ".sizes"):
                     self._partial(suffix).unlink(missing_ok=True)
+                if self._new_folder:
+                    with contextlib.suppress(OSError):
+                        self.prefix.parent.rmdir()
             for file in (self._sizes, self._bin):
                 # With a full disk even closing may fail, since it flushes.
                 with contextlib.suppress(OSError):
@@ -262,6 +266,11 @@ class TokenStore:
             for start in range(0, len(array), _FLUSH_BYTES):
                 digest.update(array[start : start + _FLUSH_BYTES].tobytes())
         return _combine(hashes[0].hexdigest(), hashes[1].hexdigest(), self.dtype)
+
+
+def store_files(prefix: str | os.PathLike[str]) -> list[Path]:
+    """The three files of a store, there or not."""
+    return [Path(f"{os.fspath(prefix)}{suffix}") for suffix in SUFFIXES]
 
 
 def store_exists(prefix: str | os.PathLike[str]) -> bool:

@@ -41,19 +41,19 @@ class LossScaleConfig:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.loss_scale) and self.loss_scale >= 0):
-            raise ValueError(f"loss_scale is {self.loss_scale}: it must be positive, or 0 to adapt it")
+            raise ValueError(f"--loss_scale.loss_scale is {self.loss_scale}: it must be positive, or 0 to adapt it")
         if not 0 < self.min_scale <= self.init_scale <= self.max_scale:
             raise ValueError(
-                f"min_scale {self.min_scale:g}, init_scale {self.init_scale:g} and max_scale {self.max_scale:g} "
+                f"--loss_scale.min_scale {self.min_scale:g}, init_scale {self.init_scale:g} and max_scale {self.max_scale:g} "
                 "must be positive and in this order"
             )
         if not self.growth_factor > 1:
-            raise ValueError(f"growth_factor is {self.growth_factor}: it must be above 1")
+            raise ValueError(f"--loss_scale.growth_factor is {self.growth_factor}: it must be above 1")
         if not 0 < self.backoff_factor < 1:
-            raise ValueError(f"backoff_factor is {self.backoff_factor}: it must lie between 0 and 1")
+            raise ValueError(f"--loss_scale.backoff_factor is {self.backoff_factor}: it must lie between 0 and 1")
         for name in ("growth_interval", "hysteresis", "max_consecutive_overflows"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+                raise ValueError(f"--loss_scale.{name} is {getattr(self, name)}: it must be at least 1")
 
 
 def resolve_precision(name: str, device_type: str) -> str:

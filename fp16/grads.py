@@ -49,9 +49,10 @@ def unscale_(params: Iterable[nn.Parameter], inv_scale: float) -> None:
 
 def found_inf(params: Iterable[nn.Parameter]) -> Tensor:
     """1.0 where any gradient of this rank holds an inf or NaN, else 0.0; a scalar fp32 tensor on their device."""
-    grads = _grads(params)
+    params = list(params)
+    grads = [grad for grad in _grads(params) if grad.numel()]  # a shard may be empty
     if not grads:
-        return torch.zeros(())
+        return torch.zeros((), device=params[0].device if params else None)
     # A NaN anywhere makes the largest magnitude NaN.
     return 1.0 - get_total_norm(grads, math.inf).isfinite().float()
 
@@ -92,11 +93,28 @@ def clip_grad_norm_(params: Iterable[nn.Parameter], max_norm: float) -> float:
 
 
 def first_bad_parameter(named_params: Iterable[tuple[str, nn.Parameter]]) -> tuple[str, float] | None:
-    """Name and largest magnitude of the first parameter whose gradient holds an inf or NaN, or None.
+    """Name and largest weight of the first parameter whose gradient holds an inf or NaN on any rank, or None.
 
-    For the message of a run that stops: the name says where to look, the value whether the weights had grown first.
+    For the message of a run that stops: the name says where to look, the value whether the weights had grown first. With a
+    process group it is a collective, so that every rank says the same.
     """
-    for name, parameter in named_params:
-        if parameter.grad is not None and not local_part(parameter.grad).isfinite().all():
-            return name, float(local_part(parameter.detach()).abs().max())
-    return None
+    named = list(named_params)
+    bad = [
+        number
+        for number, (_, parameter) in enumerate(named)
+        if parameter.grad is not None and not local_part(parameter.grad).isfinite().all()
+    ]
+    first = _over_ranks(float(bad[0] if bad else len(named)), dist.ReduceOp.MIN, named)
+    if first == len(named):
+        return None
+    name, parameter = named[int(first)]
+    part = local_part(parameter.detach())
+    return name, _over_ranks(float(part.abs().max()) if part.numel() else 0.0, dist.ReduceOp.MAX, named)
+
+
+def _over_ranks(value: float, operation: dist.ReduceOp.RedOpType, named: list[tuple[str, nn.Parameter]]) -> float:
+    if not (dist.is_available() and dist.is_initialized()):
+        return value
+    tensor = torch.tensor(value, dtype=torch.float64, device=named[0][1].device)
+    dist.all_reduce(tensor, operation)
+    return float(tensor)

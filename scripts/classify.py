@@ -67,8 +67,8 @@ class Rejects:
     def __init__(self, path: Path | None) -> None:
         self.path, self.count = path, 0
         self._file: TextIO | None = None
-        if path is not None:
-            path.unlink(missing_ok=True)  # of an earlier run; no file means that nothing was rejected
+        if path is not None and path.is_file():
+            path.unlink()  # of an earlier run; no file means that nothing was rejected
 
     def add(self, number: int, reason: str, record: Any) -> None:
         self.count += 1
@@ -105,6 +105,10 @@ def read_items(args: argparse.Namespace, rejects: Rejects) -> Iterator[Item]:
             yield row.number, row.text
         for message in report.messages:
             print(message, file=sys.stderr)
+        if report.undecodable_bytes:
+            print(
+                f"{args.file}: {report.undecodable_bytes:,} bytes that are not UTF-8 kept as they are", file=sys.stderr
+            )
 
 
 def _with_text(items: Iterable[Item], rejects: Rejects) -> Iterator[Item]:
@@ -117,13 +121,17 @@ def _with_text(items: Iterable[Item], rejects: Rejects) -> Iterator[Item]:
 
 def make_writer(file: TextIO, kind: str, names: list[str]) -> Callable[[Item, str, Any], None]:
     """A function that writes one row: its number, label, probability of the label, all probabilities, text."""
+    from ..data.cleaning import encode_text
+
     if kind == "csv":
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["row", "label", "probability", *(f"probability_{name}" for name in names), "text"])
 
         def write_csv(item: Item, label: str, probabilities: Any) -> None:
             numbers = [f"{value:.6f}" for value in (probabilities.max(), *probabilities)]
-            writer.writerow([item[0], label, *numbers, item[1]])
+            # Half an emoji, from a JSON escape, has no place in a file; bytes that were no UTF-8 leave as they came.
+            text = encode_text(item[1]).decode(errors="surrogateescape")
+            writer.writerow([item[0], label, *numbers, text])
 
         return write_csv
 
@@ -191,8 +199,12 @@ def main(argv: list[str]) -> int:
     if args.text and args.file:
         raise ValueError("texts and --file were both given; choose one")
     output = Path(args.output) if args.output else None
-    if output and args.file and output.exists() and output.samefile(args.file):
-        raise ValueError(f"--output {output} is the input file; choose another name")
+    rejected = Path(args.rejects) if args.rejects else output and output.with_name(f"{output.name}.rejects.jsonl")
+    for option, path in (("--output", output), ("--rejects", rejected)):
+        if path and args.file and path.exists() and path.samefile(args.file):
+            raise ValueError(f"{option} {path} is the input file; choose another name")
+    if output and rejected and output.absolute() == rejected.absolute():
+        raise ValueError(f"--output and --rejects are both {output}; choose another name for one of them")
     from ..sentiment.classify import Classifier, find_run
     from ..training.distributed import resolve_device
 
@@ -201,9 +213,7 @@ def main(argv: list[str]) -> int:
     if args.run_dir is None:
         print(f"using {run_dir}, task {classifier.about['task']}", file=sys.stderr)
     kind = args.format or ("jsonl" if output and output.suffix in (".jsonl", ".json") else "csv")
-    rejects = Rejects(
-        Path(args.rejects) if args.rejects else output and output.with_name(f"{output.name}.rejects.jsonl")
-    )
+    rejects = Rejects(rejected)
     with closing(rejects), output_file(output) as file:
         write = make_writer(file, kind, classifier.class_names)
         total = classify_stream(classifier, read_items(args, rejects), write, args.batch_size)

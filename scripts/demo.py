@@ -6,6 +6,9 @@ Corpus -> mLSTM on two ranks -> held-out BPC beside gzip and an order-5 byte mod
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Literal
@@ -22,10 +25,18 @@ DESCRIPTION = """Train, transfer and report on the embedded corpus of generated 
 
 Stopped in between, the same command goes on where it stopped."""
 
+# The command may not be on the PATH: `make demo` installs it into a virtual environment.
 NEXT_STEPS = """Next, on your own files (CSV, TSV, JSON lines, Parquet or text; plain, .gz or .zst):
-  bigbatch train --data.paths reviews.jsonl --run-dir runs/mine --nproc 2
-  bigbatch transfer --run-dir runs/mine --train train.csv --val val.csv --test test.csv
-  bigbatch classify --run-dir runs/mine "The plot was thin, but I loved every minute of it." """
+  {bigbatch} train --data.paths reviews.jsonl --run-dir runs/mine --nproc 2
+  {bigbatch} transfer --run-dir runs/mine --train train.csv --val val.csv --test test.csv
+  {bigbatch} classify --run-dir runs/mine "The plot was thin, but I loved every minute of it." """
+
+
+def next_steps() -> str:
+    """Commands to try next, as they can be typed here."""
+    script = Path(sys.argv[0])
+    on_path = shutil.which("bigbatch") is not None or script.name != "bigbatch"
+    return NEXT_STEPS.format(bigbatch="bigbatch" if on_path else os.path.relpath(script))
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -108,7 +119,7 @@ def main(argv: list[str]) -> int:
     )  # fmt: skip
     print("4/4  transfer to sentiment", flush=True)
     _transfer(run_dir, args.seed)
-    print(f"\n{time.time() - started:.0f} s in all. Open {run_dir / 'report.html'}\n\n{NEXT_STEPS}")
+    print(f"\n{time.time() - started:.0f} s in all. Open {run_dir / 'report.html'}\n\n{next_steps()}")
     return 0
 
 

@@ -15,7 +15,11 @@ DESCRIPTION = (
     "Versions, devices, threads, the fp32 matrix-multiply rate, and what is missing with the command that fixes it."
 )
 CORE = ("torch", "numpy", "pandas", "scikit-learn", "matplotlib", "tqdm", "jsonargparse", "safetensors")
-EXTRAS = {"parquet": ("pyarrow", "reading .parquet files"), "zstd": ("zstandard", "reading .zst files")}
+EXTRAS = {
+    "parquet": ("pyarrow", "reading .parquet files"),
+    "zstd": ("zstandard", "reading .zst files"),
+    "log": ("tensorboardX", "writing TensorBoard event files"),
+}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -46,12 +50,14 @@ def version(name: str) -> str | None:
 
 def describe() -> list[tuple[str, str]]:
     """Lines of (what, finding)."""
-    import torch
-
     from bigbatch import __version__
 
     rows = [("bigbatch", __version__), ("python", f"{platform.python_version()} ({sys.executable})")]
     rows += [(name, version(name) or "MISSING") for name in CORE]
+    try:
+        import torch
+    except ImportError:  # `remedies` says how to get it
+        return rows
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     rows += [
         ("processor", f"{platform.machine()}, {cores} cores, torch uses {torch.get_num_threads()} threads"),
@@ -67,10 +73,9 @@ def describe() -> list[tuple[str, str]]:
         )
     else:
         rows.append(("cuda", "no device: training runs on the CPU in fp32; fp16 there is exact but slow"))
-    apex = all(importlib.util.find_spec(name) for name in ("apex", "amp_C"))
-    rows.append(
-        ("NVIDIA apex", "found (its extension modules are there)" if apex else "not there (optional, never needed)")
-    )
+    from ..fp16 import apex
+
+    rows.append(("NVIDIA apex", ", ".join(apex.available()) or "not there (optional, never needed)"))
     free = shutil.disk_usage(".").free / 2**30
     rows.append(("free disk here", f"{free:.1f} GiB"))
     return rows

@@ -17,8 +17,8 @@ DESCRIPTION = """Score a trained model on text it has not seen, in bits per char
   bigbatch evaluate --run-dir runs/mine --baselines           beside gzip -9 and an order-5 byte model
   bigbatch evaluate --run-dir runs/mine --data other.jsonl    other files, whole
 
-The rule of the number: the bytes in document order are read in contiguous lanes, each starting with zero state, and
-every byte counts once. The result is added to RUN/result.json."""
+The rule of the number: the bytes in document order are read in contiguous lanes; the state is zero at the start of a lane
+and of a shard (100 kB or more), and every byte counts once. The result is added to RUN/result.json."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -67,12 +67,12 @@ def main(argv: list[str]) -> int:
     from ..training.config import config_from_dict
     from ..training.distributed import resolve_device
     from ..training.evaluate import evaluate_bpc
-    from ..training.metrics import update_result
+    from ..training.metrics import read_result, update_result
     from ..training.run import read_config, split_source
 
     loaded = load_model(args.run_dir, str(resolve_device(args.device)), args.which)
     run_dir = loaded.path.parent.parent
-    config = config_from_dict(read_config(run_dir))
+    config = config_from_dict(loaded.config if args.data else read_config(run_dir))
     if args.data:
         import tempfile
 
@@ -86,7 +86,7 @@ def main(argv: list[str]) -> int:
 
         source, what = OrderedStore(store, make_order(store, np.arange(store.num_documents))), ", ".join(args.data)
     else:
-        source, what = split_source(config, args.split), f"the {args.split} split of {run_dir}"
+        source, what = split_source(config, args.split, loaded.data_hash), f"the {args.split} split of {run_dir}"
     result = evaluate_bpc(loaded.model, source, args.lanes, args.seq_length)
     print(f"{result.bpc:.4f} bits per character over {result.num_targets:,} bytes of {what}")
     print(
@@ -95,15 +95,18 @@ def main(argv: list[str]) -> int:
     values: dict = {
         "bpc": result.bpc,
         "bpc_bytes": result.num_targets,
+        "bpc_lanes": result.lanes,
         "bpc_of": what,
         "bpc_trained_bytes": loaded.tokens,
     }
     if args.baselines:
-        train = split_source(config, "train")
+        train = split_source(config, "train", loaded.data_hash)
         values |= byte_baselines(all_bytes(train), all_bytes(source))
         print(f"  gzip -9:        {values['bpc_gzip']:.4f}")
         print(
             f"  order-5 bytes:  {values['bpc_5gram']:.4f}  (Witten-Bell, fitted on the {train.num_tokens:,} training bytes)"
         )
+    elif read_result(run_dir).get("bpc_of") != what:  # yardsticks of other bytes would stand beside this number
+        values |= {"bpc_gzip": None, "bpc_5gram": None}
     update_result(run_dir, values)
     return 0

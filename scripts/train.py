@@ -138,9 +138,9 @@ def parse(argv: list[str]) -> TrainConfig:
         ValueError: an unknown option or a value that cannot be.
     """
     argv = normalise(argv)
-    run_dirs = option_values(argv, "--run_dir")
-    if run_dirs and not option_values(argv, "--config") and (Path(run_dirs[-1]) / "config.yaml").is_file():
-        argv = ["--config", str(Path(run_dirs[-1]) / "config.yaml"), *argv]
+    run_dirs = [Path(name).expanduser() for name in option_values(argv, "--run_dir")]
+    if run_dirs and not option_values(argv, "--config") and (run_dirs[-1] / "config.yaml").is_file():
+        argv = ["--config", str(run_dirs[-1] / "config.yaml"), *argv]
     parser = build_parser(model_kind(argv))
     try:
         namespace: Namespace = parser.parse_args(argv)

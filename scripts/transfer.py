@@ -75,18 +75,18 @@ def read_splits(args: argparse.Namespace) -> tuple[LabelledData, LabelledData, L
     train = load_labelled(args.train, **keys)
     messages = list(train.messages)
     if args.val:
-        val = load_labelled(args.val, classes=train.classes, **keys)
+        val = load_labelled(args.val, classes=train.classes, stars=train.stars, **keys)
         messages += val.messages
     else:
         from ..sentiment.transfer import split_validation
 
         train, val = split_validation(train, args.val_fraction, args.seed)
         messages.append(f"no --val: {len(val):,} of the training texts are set aside for it (seed {args.seed})")
-    test = load_test(args, train.classes)
+    test = load_test(args, train.classes, train.stars)
     messages += test.messages
     for part in (train, val, test):
         skipped = part.report.rows_without_text
-        if skipped and part is not val:
+        if skipped and (part is not val or args.val):
             messages.append(
                 f"{skipped:,} rows without text skipped in {', '.join(str(p) for p, _ in part.report.files)}"
             )
@@ -95,11 +95,17 @@ def read_splits(args: argparse.Namespace) -> tuple[LabelledData, LabelledData, L
     return train, val, test
 
 
-def load_test(args: argparse.Namespace, classes: list[str]) -> LabelledData:
+def load_test(args: argparse.Namespace, classes: list[str], stars: int = 0) -> LabelledData:
     """The test part. Its label column may be missing, then it is unlabelled; a named text column may not."""
     from ..data.labelled import load_labelled
 
-    keys = {"text_key": args.text_key, "on_bad_row": args.on_bad_row, "allow_unlabelled": True, "classes": classes}
+    keys = {
+        "text_key": args.text_key,
+        "on_bad_row": args.on_bad_row,
+        "allow_unlabelled": True,
+        "classes": classes,
+        "stars": stars,
+    }
     try:
         return load_labelled(args.test, label_key=args.label_key, **keys)
     except ValueError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import sys
 import time
@@ -61,7 +60,8 @@ def describe(run_dir: Path, now: float) -> tuple[str, ...]:
         )
     last = train[-1]
     age = now - (run_dir / "metrics.jsonl").stat().st_mtime
-    interval = (last["tokens"] - train[-2]["tokens"]) / last["tokens_per_second"] if len(train) > 1 else math.inf
+    tokens = last["tokens"] - (train[-2]["tokens"] if len(train) > 1 else 0)
+    interval = tokens / last["tokens_per_second"] if last["tokens_per_second"] else 0.0
     state = "finished" if result else "running" if _locked(run_dir) or age < 2 * interval else "stopped"
     left = ""
     if state == "running" and total and last["tokens_per_second"]:

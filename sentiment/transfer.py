@@ -107,7 +107,8 @@ def split_validation(train: LabelledData, fraction: float = 0.1, seed: int = 0) 
 def _take(data: LabelledData, mask: np.ndarray) -> LabelledData:
     assert data.labels is not None
     texts = [text for text, keep in zip(data.texts, mask) if keep]
-    return replace(data, texts=texts, labels=data.labels[mask], messages=[])
+    rows = [row for row, chosen in zip(data.rows, mask) if chosen]
+    return replace(data, texts=texts, labels=data.labels[mask], rows=rows, messages=[])
 
 
 def run_transfer(
@@ -288,16 +289,18 @@ def _predictions_csv(
     probability: np.ndarray,
     unit_values: np.ndarray | None,
 ) -> bytes:
-    """One line for each test text: its number from 0, label if there is one, prediction, probabilities, unit."""
+    """One line for each test text: its number from 0, its row in its file (as messages count rows), label if there is one,
+    prediction, probabilities, unit."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     unit_column = [] if unit_values is None else ["unit"]
-    writer.writerow(["index", "label", "predicted", *(f"probability_{name}" for name in classes), *unit_column])
+    writer.writerow(["index", "row", "label", "predicted", *(f"probability_{name}" for name in classes), *unit_column])
     for row in range(len(test)):
         label = "" if test.labels is None else classes[test.labels[row]]
         numbers = [f"{value:.6f}" for value in probability[row]]
         unit = [] if unit_values is None else [f"{unit_values[row]:.6f}"]
-        writer.writerow([row, label, classes[predicted[row]], *numbers, *unit])
+        number = test.rows[row] if test.rows else ""
+        writer.writerow([row, number, label, classes[predicted[row]], *numbers, *unit])
     return out.getvalue().encode()
 
 

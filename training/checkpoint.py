@@ -57,6 +57,7 @@ class LoadedModel:
         tokens: bytes it was trained on.
         model_hash: sha256 of the weights file; keys feature caches.
         path: the checkpoint directory.
+        data_hash: of the token store it was trained on.
     """
 
     model: nn.Module
@@ -65,6 +66,7 @@ class LoadedModel:
     tokens: int
     model_hash: str
     path: Path
+    data_hash: str = ""
 
 
 def _sha256(path: Path) -> str:
@@ -130,7 +132,7 @@ def save_checkpoint(run_dir: Path, checkpoint: Checkpoint, config: dict, keep: i
             f"cannot write the checkpoint {final}: {error}; free some space or choose another --run-dir: "
             "the same command then goes on from the last complete checkpoint"
         ) from error
-    _delete_old(run_dir, keep)
+    _delete_old(run_dir, keep, name)
     return final
 
 
@@ -143,6 +145,7 @@ def mark_best(run_dir: Path, samples: int) -> None:
     root = run_dir / "checkpoints"
     partial = root / ".best.partial"
     partial.write_text(_name(samples), encoding="utf-8")
+    _fsync(partial)
     partial.replace(root / "best")
 
 
@@ -151,13 +154,19 @@ def best_name(run_dir: Path) -> str | None:
     return path.read_text(encoding="utf-8").strip() if path.is_file() else None
 
 
-def _delete_old(run_dir: Path, keep: int) -> None:
+def _delete_old(run_dir: Path, keep: int, newest: str) -> None:
+    """Deletes all but the newest `keep` and the best. What claims to be newer than `newest` was damaged and passed over."""
     best = best_name(run_dir)
-    for path in checkpoint_dirs(run_dir)[:-keep]:
-        if path.name != best:
+    paths = checkpoint_dirs(run_dir)
+    current = [path for path in paths if path.name <= newest]
+    for path in paths:
+        if path.name > newest or (path not in current[-keep:] and path.name != best):
             # manifest first: a half-deleted directory must not look complete
             (path / "manifest.json").unlink()
             shutil.rmtree(path)
+    for path in (run_dir / "checkpoints").glob(f"{_PREFIX}*"):  # of a deletion that was killed
+        if not (path / "manifest.json").exists():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def verify(path: Path) -> dict:
@@ -223,7 +232,8 @@ def load_weights(model: nn.Module, tensors: Mapping[str, torch.Tensor], where: s
         if ours is None or theirs is None or ours.shape != theirs.shape:
             shapes = [("absent" if t is None else str(tuple(t.shape))) for t in (theirs, ours)]
             raise ValueError(
-                f"{where} is of another model: {name} is {shapes[0]} there and {shapes[1]} in this configuration"
+                f"{where} is of another model: {name} is {shapes[0]} there and {shapes[1]} in this configuration; choose another "
+                "--run-dir, or the model options it was trained with"
             )
     model.load_state_dict(dict(tensors))
 
@@ -247,6 +257,18 @@ def find_checkpoint(path: Path, which: str = "best") -> Path:
     return named.get(best_name(path) or "", paths[-1]) if which == "best" else paths[-1]
 
 
+def load_initial_weights(model: nn.Module, path: Path) -> Path:
+    """Loads the weights of another run's best checkpoint, and nothing else, into a new model; returns the checkpoint.
+
+    Raises:
+        ValueError: if there is none, it is damaged, or it is of another model.
+    """
+    directory = find_checkpoint(path)
+    verify(directory)
+    load_weights(model, load_file(directory / "model.safetensors"), str(directory))
+    return directory
+
+
 def load_model(path: Path | str, device: str = "cpu", which: str = "best") -> LoadedModel:
     """Loads a trained model from a run folder or a checkpoint directory.
 
@@ -266,7 +288,10 @@ def load_model(path: Path | str, device: str = "cpu", which: str = "best") -> Lo
         raise ValueError(
             f"checkpoint {directory} holds a model of kind {model_config['kind']!r}, which cannot be loaded here"
         )
-    model = build_model(config_class(**model_config))
+    try:
+        model = build_model(config_class(**model_config))
+    except TypeError as error:
+        raise ValueError(f"checkpoint {directory} is of another version of bigbatch: {error}") from None
     load_weights(model, load_file(directory / "model.safetensors"), str(directory))
     trainer = json.loads((directory / "trainer.json").read_text(encoding="utf-8"))
     return LoadedModel(
@@ -276,4 +301,5 @@ def load_model(path: Path | str, device: str = "cpu", which: str = "best") -> Lo
         tokens=trainer["tokens"],
         model_hash=manifest["files"]["model.safetensors"]["sha256"],
         path=directory,
+        data_hash=trainer.get("data_hash", ""),
     )

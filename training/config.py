@@ -5,6 +5,7 @@ Every length of time is in samples (one sample = one window of `seq_length` targ
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -15,8 +16,8 @@ from ..models.config import LSTMConfig, MLSTMConfig
 
 
 def _positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise ValueError(f"--{name} is {value}: it must be above 0")
+    if not 0 < value < math.inf:
+        raise ValueError(f"--{name} is {value}: it must be above 0" + " and finite" * (value > 0))
 
 
 def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -122,8 +123,8 @@ class OptimConfig:
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"--optim.{name} is {getattr(self, name)}: it must be in [0, 1)")
         for name in ("weight_decay", "clip_grad_norm", "max_trust_ratio"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"--optim.{name} is {getattr(self, name)}: it must not be negative")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"--optim.{name} is {getattr(self, name)}: it must not be negative, and finite")
 
 
 DECAYS = ("linear", "cosine", "constant", "inverse_sqrt", "step", "wsd", "slanted")
@@ -251,7 +252,7 @@ class TrainConfig:
         model: the network; `model.kind` tells the families apart.
         data: where the text comes from and how it is split.
         batch: lanes and window.
-        optim: Adam and clipping.
+        optim: optimizer and clipping.
         schedule: run length and learning rate.
         loss_scale: loss scaling under fp16 and amp.
         parallel: how ranks share the work.
@@ -261,6 +262,7 @@ class TrainConfig:
         device: cpu, cuda, or auto.
         nproc: processes on this machine; above 1 the command starts them itself.
         seed: of initial weights, data order and dropout.
+        init_from: run folder or checkpoint whose weights a new run starts from; optimizer, schedule and data are its own.
         resume: auto goes on where the run folder stopped; never refuses a folder that holds a run.
         profile: profile a few steps and write profile.txt and profile.json into the run folder.
     """
@@ -278,6 +280,7 @@ class TrainConfig:
     device: str = "auto"
     nproc: int = 1
     seed: int = 1234
+    init_from: str | None = None
     resume: Literal["auto", "never"] = "auto"
     profile: bool = False
 
@@ -328,8 +331,14 @@ def config_from_dict(values: dict[str, Any]) -> TrainConfig:
     Raises:
         ValueError: if it has keys this version does not know.
     """
+    model = values.get("model", {})
+    kind = model.get("kind", "mlstm") if isinstance(model, dict) else model
+    if kind not in ("mlstm", "lstm"):
+        raise ValueError(
+            f"the stored configuration has model.kind {kind!r}, which this version of bigbatch does not know"
+        )
     parts: dict[str, type] = {
-        "model": {"mlstm": MLSTMConfig, "lstm": LSTMConfig}[values.get("model", {}).get("kind", "mlstm")],
+        "model": MLSTMConfig if kind == "mlstm" else LSTMConfig,
         "data": DataConfig, "batch": BatchConfig, "optim": OptimConfig, "schedule": ScheduleConfig,
         "loss_scale": LossScaleConfig, "parallel": ParallelConfig, "log": LogConfig,
     }  # fmt: skip

@@ -30,8 +30,11 @@ from torch.distributed.rendezvous import rendezvous
 log = logging.getLogger(__name__)
 
 _ERROR_FILE = "BIGBATCH_ERROR_FILE"
+_LAUNCHER = "BIGBATCH_LAUNCHER"
 # After a time-out: how long the ranks that wait give one another to say so.
 _ROLL_CALL_SECONDS = 3.0
+# How long ranks that were asked to stop may take to finish their step and write a checkpoint before they are killed.
+STOP_SECONDS = 600
 # Errors a user can cause: they end in one line and exit status 2, wherever they happen.
 USER_ERRORS = (ValueError, OSError)
 
@@ -65,11 +68,18 @@ def resolve_device(name: str) -> torch.device:
         raise ValueError(f"--device {name!r} is not a device: use auto, cpu, cuda or cuda:N") from None
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"--device {name}: there are {torch.cuda.device_count()} CUDA devices here, numbered from 0")
     return device
 
 
 def under_torchrun() -> bool:
     return "WORLD_SIZE" in os.environ and "RANK" in os.environ
+
+
+def launched_by_us() -> bool:
+    """Whether this rank was started by `launch` rather than by an outer torchrun."""
+    return _ERROR_FILE in os.environ
 
 
 @contextmanager
@@ -86,13 +96,14 @@ def process_group(device_name: str, timeout_seconds: float = 600.0) -> Iterator[
     if not under_torchrun():
         yield Ranks(device=device)
         return
-    store, rank, world_size = next(rendezvous("env://"))
-    # A restarted attempt shares the agent's store with the attempt that died: without a prefix of its own it would
-    # read the dead rank's address there (pytorch#135712).
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    store = PrefixStore(f"attempt{attempt}", store)
     timeout = timedelta(seconds=timeout_seconds)
+    store, rank, world_size = next(rendezvous("env://", timeout=timeout))
+    # A restarted attempt shares the agent's store with the attempt that died: without a prefix of its own it would
+    # read the dead rank's address there (pytorch#135712). Agents of several nodes count restarts differently, so there
+    # docs/cluster.md has torchrun give each attempt a store of its own instead.
+    if os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
+        store = PrefixStore(f"attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
     try:
         yield Ranks(rank, world_size, device)
@@ -113,8 +124,8 @@ def _roll_call(store: Any, rank: int, world_size: int, timeout_seconds: float) -
     silent = [str(other) for other in range(world_size) if other not in waiting]
     if silent and rank == waiting[0]:
         log.error(
-            "rank%s %s did not answer within %g s: it hangs or its machine does; all ranks are started again from the last "
-            "checkpoint (--parallel.timeout_seconds sets the limit)",
+            "rank%s %s did not answer within %g s: it hangs, or its machine does; the attempt ends, and the launcher "
+            "starts all ranks again from the last checkpoint (--parallel.timeout_seconds sets the limit)",
             "s" * (len(silent) > 1), ", ".join(silent), timeout_seconds,
         )  # fmt: skip
 
@@ -174,6 +185,8 @@ def _end_with_launcher() -> None:
     """Stops this rank, with a checkpoint, when its launcher is killed: it would go on unseen beside the next start."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+        if os.getppid() != int(os.environ.get(_LAUNCHER, os.getppid())):  # killed before we asked
+            sys.exit(1)
 
 
 def _reported(error_file: Path, seconds: float = 3.0) -> bool:
@@ -200,10 +213,10 @@ def launch(nproc: int, argv: list[str], max_restarts: int = 3) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // nproc)))
     config = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=nproc, rdzv_backend="c10d", rdzv_endpoint="localhost:0", run_id="bigbatch",
-        max_restarts=max_restarts, monitor_interval=0.1,
+        max_restarts=max_restarts, monitor_interval=0.1, shutdown_timeout=STOP_SECONDS,
     )  # fmt: skip
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
         logging.getLogger(name).setLevel(logging.ERROR)  # each has a level of its own; stops and restarts are no news
@@ -214,11 +227,12 @@ def launch(nproc: int, argv: list[str], max_restarts: int = 3) -> int:
     # A scheduler's warning goes the way of SIGTERM, which the launcher hands on to the ranks.
     signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
     with tempfile.NamedTemporaryFile(prefix="bigbatch-error-") as error_file:
-        os.environ[_ERROR_FILE] = error_file.name
+        os.environ[_ERROR_FILE], os.environ[_LAUNCHER] = error_file.name, str(os.getpid())
         try:
             elastic_launch(config, sys.executable)("-m", "bigbatch.scripts.cli", *argv)
         except SignalException as stop:  # the ranks have written their checkpoint before they ended
-            return 128 + stop.sigval
+            if not (messages := _messages(error_file.name)):
+                return 128 + stop.sigval
         except ChildFailedError as failed:
             if not (messages := _messages(error_file.name)):
                 rank, failure = failed.get_first_failure()
@@ -227,12 +241,17 @@ def launch(nproc: int, argv: list[str], max_restarts: int = 3) -> int:
         else:
             messages = _messages(error_file.name)
         finally:
-            del os.environ[_ERROR_FILE]
+            del os.environ[_ERROR_FILE], os.environ[_LAUNCHER]
             for number, handler in handlers.items():  # the launcher leaves its own behind, which would raise later on
                 signal.signal(number, handler)
     if messages:
         raise ValueError(messages[0])
     return 0
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _messages(error_file: str) -> list[str]:

@@ -24,7 +24,7 @@ from ..fp16.loss_scaler import make_loss_scaler
 from ..fp16.policy import apply_policy
 from ..models.build import build_model
 from .batch_size import NO_RAMP, BatchLayout, batch_at, batch_layout
-from .checkpoint import Checkpoint, load_weights, mark_best, newest_checkpoint, save_checkpoint
+from .checkpoint import Checkpoint, load_initial_weights, load_weights, mark_best, newest_checkpoint, save_checkpoint
 from .config import TrainConfig
 from .distributed import Ranks, sum_over_ranks, under_torchrun
 from .evaluate import EvalResult, evaluate_until
@@ -83,7 +83,7 @@ class Engine:
         self.model = build_model(config.model).to(ranks.device)
         self.scaler = make_loss_scaler(config.loss_scale, config.precision)
         self.trainer: dict[str, Any] = {
-            "samples": 0, "tokens": 0, "step": 0, "seconds": 0.0, "best_bpc": None, "eval_due": False
+            "samples": 0, "tokens": 0, "step": 0, "seconds": 0.0, "best_bpc": None, "best_samples": None, "eval_due": False
         }  # fmt: skip
         self.means, self.noise, self._metrics_bytes, self._saved_at = RunningMeans(), NoiseScale(), 0, -1
         checkpoint = self._restore()
@@ -110,6 +110,9 @@ class Engine:
         """Loads the newest whole checkpoint into model, scaler and counters; the rest is loaded where it belongs."""
         found = newest_checkpoint(self.run_dir)
         if found is None:
+            if self.config.init_from:
+                path = load_initial_weights(self.model, Path(self.config.init_from))
+                log.info("weights from %s", path)
             return None
         checkpoint, _, path = found
         self.trainer |= checkpoint.trainer["progress"]
@@ -124,6 +127,8 @@ class Engine:
         self.noise = NoiseScale(**checkpoint.trainer.get("noise_scale", {}))
         self._metrics_bytes = checkpoint.trainer["metrics_bytes"]
         if self.ranks.is_main:
+            if self.trainer["best_samples"] == self._saved_at:  # a kill may have come between the save and the mark
+                mark_best(self.run_dir, self._saved_at)
             log.info("resuming from %s at %s samples", path, f"{self.trainer['samples']:,}")
         return checkpoint
 
@@ -261,6 +266,8 @@ class Engine:
             self._add_noise(sums[2] / ranks.world_size, grad_norm)
             set_lr(self.optimizer, lr)
             self.optimizer.step()
+        else:
+            self.parallel.after_overflow()
         self.scaler.update(overflow)
         if self.scaler.stuck:
             raise Diverged(self._explain_divergence(lr))
@@ -298,7 +305,7 @@ class Engine:
         return (
             f"the gradients were not finite for {self.scaler.max_consecutive_overflows} steps in a row at loss scale "
             f"{self.scaler.scale:g} (first bad gradient: {name}, largest weight {largest:.3g}, lr {lr:.3g}): lower --optim.lr or "
-            f"lengthen --schedule.warmup_samples; the weights from before are in {self.run_dir / 'checkpoints'}"
+            f"lengthen --schedule.warmup_samples in another --run-dir; the weights from before: {self.run_dir / 'checkpoints'}"
         )
 
     def _validate(self, metrics: MetricsWriter | None, max_bytes: int) -> tuple[EvalResult | None, bool]:
@@ -312,7 +319,7 @@ class Engine:
         progress = self.trainer
         best = max_bytes == log_config.eval_max_bytes and val.bpc < (progress["best_bpc"] or float("inf"))
         if best:
-            progress["best_bpc"] = val.bpc
+            progress["best_bpc"], progress["best_samples"] = val.bpc, progress["samples"]
         if metrics:
             row = {"event": "eval", "split": "val", "samples": progress["samples"], "tokens": progress["tokens"]}
             metrics.write({**row, "loss": val.loss, "bpc": val.bpc, "num_targets": val.num_targets})
@@ -331,7 +338,9 @@ class Engine:
             return
         self._saved_at = self.trainer["samples"]
         state = self.task.state_tensors()
-        model, optimizer = whole(self.model.state_dict()), whole(optimizer_tensors(self.optimizer, self.model))
+        keep = metrics is not None
+        model = whole(self.model.state_dict(), keep)
+        optimizer = whole(optimizer_tensors(self.optimizer, self.model), keep)
         if metrics is None:
             return
         trainer = {

@@ -1,7 +1,7 @@
 """Held-out bits per character: every byte of a split once, state carried, ranks sharing the lanes.
 
-Rule of the number: the split's bytes in shuffled document order are read in `lanes` contiguous lanes, each starting
-with zero state; sum of -log2 p(byte) over all bytes, divided by their number.
+Rule of the number: the split's bytes in shuffled document order are read in `lanes` contiguous lanes; the state is zero at
+the start of each lane and of each shard of the split; sum of -log2 p(byte) over all bytes, divided by their number.
 """
 
 from __future__ import annotations

@@ -70,7 +70,8 @@ def event_writer(run_dir: Path, samples: int) -> Any:
         from tensorboardX import SummaryWriter
     except ImportError:
         raise ValueError("--log.tensorboard needs one more package: pip install 'bigbatch[log]'") from None
-    return SummaryWriter(str(run_dir / "tensorboard"), purge_step=samples)
+    # The rows up to `samples` stay; those behind it are written again.
+    return SummaryWriter(str(run_dir / "tensorboard"), purge_step=samples + 1 if samples else 0)
 
 
 def read_metrics(run_dir: Path | str) -> list[dict]:
@@ -124,8 +125,8 @@ def read_result(run_dir: Path | str) -> dict:
 
 
 def update_result(run_dir: Path | str, values: dict) -> dict:
-    """Adds values to result.json, atomically; returns the whole."""
-    result = {**read_result(run_dir), **values}
+    """Adds values to result.json, atomically, and takes out those that are None; returns the whole."""
+    result = {key: value for key, value in {**read_result(run_dir), **values}.items() if value is not None}
     path = Path(run_dir) / "result.json"
     partial = path.with_name(".result.json.partial")
     partial.write_text(json.dumps(result, indent=1), encoding="utf-8")

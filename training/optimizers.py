@@ -276,8 +276,9 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, t
         group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
         if entry == "step" and ("step" in group or apex.owns(optimizer)):
             group["step"] = int(value)
-        elif entry == "step":  # counters stay on the CPU; moments live with their parameter
-            optimizer.state[parameter][entry] = value.clone()
+        elif entry == "step":  # a fused kernel reads its counter on the device; other optimizers keep it on the CPU
+            device = parameter.device if group.get("fused") or group.get("capturable") else "cpu"
+            optimizer.state[parameter][entry] = value.to(device, copy=True)
         else:
             optimizer.state[parameter][entry] = _like(value, parameter)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -20,20 +21,10 @@ from .distributed import Ranks
 
 
 def exchange_name(config: ParallelConfig, precision: str) -> str:
-    """What gradients travel as: `auto` decided by the precision.
-
-    Raises:
-        ValueError: PowerSGD under a loss scale: its error feedback would carry an overflow on for ever.
-    """
-    name = config.grad_exchange
-    if name == "auto":
+    """What gradients travel as: `auto` decided by the precision."""
+    if config.grad_exchange == "auto":
         return "fp16" if precision == "fp16" and config.strategy == "ddp" else "fp32"
-    if name == "powersgd" and precision in ("fp16", "amp"):
-        raise ValueError(
-            f"--parallel.grad_exchange powersgd does not go with --precision {precision}: an overflow would stay in its error "
-            "feedback; use bf16, fp32, or another exchange"
-        )
-    return name
+    return config.grad_exchange
 
 
 class Parallel:
@@ -56,6 +47,7 @@ class Parallel:
     ) -> None:
         self.policy, self.exchange = policy, Exchange(measure=measure)
         self.module: nn.Module = policy
+        self._powersgd: Any = None
         name = exchange_name(config, precision)
         if ranks.world_size == 1:
             return
@@ -66,15 +58,29 @@ class Parallel:
             policy, gradient_as_bucket_view=True, bucket_cap_mb=config.bucket_mb, static_graph=config.static_graph
         )
         if name == "powersgd":
-            _register_powersgd(self.module, config.powersgd_rank)
+            self._powersgd = _register_powersgd(self.module, config.powersgd_rank)
         elif name != "fp32" or measure:
             self.exchange.dtype = EXCHANGE_DTYPES[name]
             self.module.register_comm_hook(self.exchange, exchange_hook)
+        self._settle(ranks)
 
-    @property
-    def measures(self) -> bool:
-        """Whether `exchange` sums up the squared norm of this rank's gradients."""
-        return self.exchange.measure and isinstance(self.module, DistributedDataParallel)
+    def _settle(self, ranks: Ranks) -> None:
+        """One pass on nothing, so that DDP has its final buckets before the first real step.
+
+        After its first backward pass DDP cuts the buckets anew, in the order in which gradients came. The order of a sum
+        over three ranks or more depends on the place in the bucket, so without this the first step after every start would
+        be rounded unlike the same step of a run that was never stopped.
+        """
+        logits, _ = self.module(torch.zeros((1, 1), dtype=torch.uint8, device=ranks.device))
+        logits.float().sum().backward()
+        self.module.zero_grad(set_to_none=True)
+        self.exchange.take_square_sum()
+
+    def after_overflow(self) -> None:
+        """Forgets PowerSGD's error feedback, which has taken in the gradient that was not finite."""
+        if self._powersgd is not None:
+            for memory in ("error_dict", "p_memory_dict", "q_memory_dict"):
+                getattr(self._powersgd, memory).clear()
 
     def accumulating(self, last: bool) -> AbstractContextManager[Any]:
         """Around the passes of one micro-batch: gradients are exchanged on the last one of a step only."""
@@ -98,17 +104,32 @@ def _shard(policy: PrecisionPolicy, ranks: Ranks) -> nn.Module:
     return fully_shard(policy, mesh=mesh, reshard_after_forward=True)  # pyright: ignore[reportReturnType]
 
 
-def _register_powersgd(module: DistributedDataParallel, rank: int) -> None:
-    """Low-rank gradient exchange with error feedback. Its feedback is not in checkpoints: a resumed run starts it at zero.
+def _register_powersgd(module: DistributedDataParallel, rank: int) -> Any:
+    """Low-rank gradient exchange with error feedback; returns its state.
+
+    The feedback is not in checkpoints: a resumed run starts with none, and with whole gradients for ten steps.
 
     Source: Vogels et al. 2019 (arXiv 1905.13727), torch.distributed.algorithms.ddp_comm_hooks.
     """
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
-    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=10)
+    state = powerSGD_hook.PowerSGDState(
+        None, matrix_approximation_rank=rank, start_powerSGD_iter=10, orthogonalization_epsilon=1e-8
+    )
     module.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    return state
 
 
-def whole(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Sharded tensors gathered (a collective: every rank calls it); plain ones as they are."""
-    return {name: t.full_tensor() if is_sharded(t) else t for name, t in tensors.items()}  # pyright: ignore
+def whole(tensors: dict[str, Tensor], keep: bool) -> dict[str, Tensor]:
+    """Sharded tensors gathered, one after the other (a collective: every rank calls it); plain ones as they are.
+
+    Args:
+        tensors: by name, in the same order on every rank.
+        keep: whether this rank wants them; on the others each is dropped as soon as it is gathered.
+    """
+    gathered = {}
+    for name, tensor in tensors.items():
+        full = tensor.full_tensor().cpu() if is_sharded(tensor) else tensor  # pyright: ignore[reportAttributeAccessIssue]
+        if keep:
+            gathered[name] = full
+    return gathered

@@ -7,13 +7,15 @@ are to be several, and runs the loop. A run is repeated, or gone on with, from i
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import torch
 import yaml
 
 from ..data.demo_reviews import write_demo_corpus
@@ -24,14 +26,13 @@ from ..data.token_store import TokenStore, store_exists
 from ..fp16.config import resolve_precision
 from ..fp16.speed import SLOW, half_precision_slowdown
 from .batch_size import check_batch
-from .checkpoint import checkpoint_dirs
+from .checkpoint import checkpoint_dirs, find_checkpoint
 from .config import TrainConfig, changed_keys, config_from_dict
-from .distributed import Ranks, launch, process_group, resolve_device, under_torchrun
+from .distributed import Ranks, launch, launched_by_us, process_group, resolve_device, under_torchrun
 from .engine import Engine, TrainResult
 from .metrics import read_result, update_result
 from .optimizers import use_apex
-from .parallel import exchange_name
-from .schedules import scaled_optim
+from .schedules import check_schedule, scaled_optim
 
 log = logging.getLogger(__name__)
 
@@ -91,8 +92,15 @@ def settle_config(config: TrainConfig) -> TrainConfig:
     precision = resolve_precision(precision, resolve_device(config.device).type)
     paths = [path if path == "demo" else str(Path(path).expanduser().absolute()) for path in config.data.paths]
     store = str(Path(config.data.store).expanduser().absolute()) if config.data.store else None
+    init_from = str(Path(config.init_from).expanduser().absolute()) if config.init_from else None
     # "never" was about starting in this folder; stored, it would forbid to go on from it.
-    config = replace(config, precision=precision, resume="auto", data=replace(config.data, paths=paths, store=store))
+    config = replace(
+        config,
+        precision=precision,
+        resume="auto",
+        init_from=init_from,
+        data=replace(config.data, paths=paths, store=store),
+    )
     if stored is not None and checkpoint_dirs(run_dir):
         # Through the dataclasses, so that an option that this version added counts as its default.
         differences = changed_keys(config_from_dict(stored).to_dict(), config.to_dict())
@@ -113,10 +121,34 @@ def check_config(config: TrainConfig, world_size: int) -> None:
     check_batch(config.batch, world_size)
     scaled_optim(config.schedule, config.optim, config.batch.global_batch_size)
     use_apex(config.optim)
-    exchange_name(config.parallel, config.precision)
+    if config.schedule.samples:  # counted in epochs, the length is known when the text is
+        check_schedule(config.schedule, config.schedule.samples)
+    if config.log.tensorboard and importlib.util.find_spec("tensorboardX") is None:
+        raise ValueError("--log.tensorboard needs one more package: pip install 'bigbatch[log]'")
+    if config.init_from and not checkpoint_dirs(Path(config.run_dir)):
+        find_checkpoint(Path(config.init_from))
+    accumulates = bool(config.batch.micro_batch_size) and config.batch.micro_batch_size < config.batch.global_batch_size
+    ddp_measures = config.parallel.strategy == "ddp" and config.parallel.grad_exchange != "powersgd"
+    if config.log.noise_scale and not (ddp_measures if world_size > 1 else accumulates):
+        raise ValueError(
+            "--log.noise_scale compares two batch sizes: use several ranks with ddp (and another exchange than powersgd), or "
+            "accumulation on one rank (--batch.micro_batch_size)"
+        )
+    if config.device.startswith("cuda") or (config.device == "auto" and torch.cuda.is_available()):
+        _check_cards(config.device, config.nproc)
     if config.parallel.strategy == "fsdp" and config.log.eval_lanes < world_size:
         raise ValueError(
             f"--log.eval_lanes is {config.log.eval_lanes}: under --parallel.strategy fsdp each of {world_size} ranks needs a lane"
+        )
+
+
+def _check_cards(device: str, nproc: int) -> None:
+    cards = torch.cuda.device_count()
+    if nproc > 1 and ":" in device:
+        raise ValueError(f"--device {device} names one card for {nproc} ranks: write --device cuda, each takes its own")
+    if nproc > cards:
+        raise ValueError(
+            f"--nproc {nproc}, but there are {cards} CUDA devices here: one rank needs one, or --device cpu"
         )
 
 
@@ -172,7 +204,9 @@ def build_store(config: TrainConfig) -> None:
                 "text with --data.paths"
             )
         data = replace(data, paths=[str(write_demo_corpus(prefix.parent / "demo").lm)])
-    open_or_prepare(data, prefix, progress=config.log.progress)
+    # A store that the user named, or that checkpoints of this run belong to, is never built anew.
+    rebuild = not data.store and not checkpoint_dirs(Path(config.run_dir))
+    open_or_prepare(data, prefix, progress=config.log.progress, rebuild=rebuild)
 
 
 def load_splits(config: TrainConfig) -> tuple[TokenStore, Splits]:
@@ -187,6 +221,11 @@ def load_splits(config: TrainConfig) -> tuple[TokenStore, Splits]:
             f"the token store {prefix} does not exist: build it with `bigbatch prepare`, once, before the ranks start"
         )
     store = TokenStore(prefix)
+    if store.dtype.name != "uint8":
+        raise ValueError(
+            f"the token store {prefix} holds {store.dtype.name} tokens, and this model reads bytes: build one of text with "
+            "`bigbatch prepare`"
+        )
     data = config.data
     splits = split_documents(
         store, data.seed, data.val_fraction, data.test_fraction, data.min_heldout_bytes, data.num_shards,
@@ -195,9 +234,23 @@ def load_splits(config: TrainConfig) -> tuple[TokenStore, Splits]:
     return store, splits
 
 
-def split_source(config: TrainConfig, split: str) -> OrderedStore:
-    """The bytes of one split of a run, in shuffled document order."""
+def split_source(config: TrainConfig, split: str, data_hash: str = "") -> OrderedStore:
+    """The bytes of one split of a run, in shuffled document order.
+
+    Args:
+        config: the run.
+        split: train, val or test.
+        data_hash: of the store that the model was trained on; empty for any.
+
+    Raises:
+        ValueError: the store is another one now: its held-out part may hold text that the model was trained on.
+    """
     store, splits = load_splits(config)
+    if data_hash not in ("", store.content_hash):
+        raise ValueError(
+            f"the token store {store_prefix(config)} is not the one that the model was trained on, so its held-out parts are not "
+            "either: restore it, or score files of your own with --data"
+        )
     return OrderedStore(store, getattr(splits, split))
 
 
@@ -272,7 +325,10 @@ def train(config: TrainConfig) -> int:
     if under_torchrun():
         config = settle_config(config)
         check_config(config, int(os.environ["WORLD_SIZE"]))
-        return _train_rank(config)
+        # Where our own launcher is the parent, it holds the lock; under another one the first rank does.
+        alone = os.environ["RANK"] == "0" and not launched_by_us()
+        with sole_user(Path(config.run_dir)) if alone else nullcontext():
+            return _train_rank(config)
     with sole_user(Path(config.run_dir)):
         config = prepare_run(config)
         if config.nproc > 1:

@@ -39,10 +39,14 @@ def scaled_optim(config: ScheduleConfig, optim: OptimConfig, global_batch_size: 
     peak = scaled_peak_lr(config, optim.lr, global_batch_size)
     if config.lr_rule != "sqrt_adam":
         return replace(optim, lr=peak)
+    if optim.kind not in ("adam", "adamw", "lamb"):
+        raise ValueError(
+            f"--schedule.lr_rule sqrt_adam scales betas, which --optim.kind {optim.kind} does not have: use sqrt"
+        )
     k = global_batch_size / config.base_batch_size
     beta1, beta2 = 1 - k * (1 - optim.beta1), 1 - k * (1 - optim.beta2)
     if min(beta1, beta2) < 0:
-        largest = math.floor(config.base_batch_size / (1 - min(optim.beta1, optim.beta2)))
+        largest = math.floor(config.base_batch_size / (1 - min(optim.beta1, optim.beta2)) + 1e-6)
         raise ValueError(
             f"--schedule.lr_rule sqrt_adam makes beta1 {beta1:.3g} and beta2 {beta2:.3g} at batch {global_batch_size}: it holds up "
             f"to batch {largest} from --schedule.base_batch_size {config.base_batch_size}"
@@ -103,8 +107,9 @@ def check_schedule(config: ScheduleConfig, total_samples: int) -> None:
         )
     if config.decay == "inverse_sqrt" and not config.warmup_samples:
         raise ValueError("--schedule.decay inverse_sqrt needs --schedule.warmup_samples: the decay starts from its end")
-    if config.decay == "wsd" and config.decay_samples > horizon - config.warmup_samples:
+    length = config.decay_samples or max(1, round(0.1 * horizon))
+    if config.decay == "wsd" and length > horizon - config.warmup_samples:
         raise ValueError(
-            f"--schedule.decay_samples is {config.decay_samples:,}, but between warm-up and horizon there are "
+            f"--schedule.decay_samples is {length:,}, but between warm-up and horizon there are "
             f"{horizon - config.warmup_samples:,} samples: shorten the decay"
         )

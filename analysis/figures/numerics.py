@@ -21,16 +21,16 @@ import torch
 from matplotlib.figure import Figure
 
 from ...data.config import DataConfig
-from ...data.prepare import prepare_store
-from ...data.token_store import store_exists
+from ...data.prepare import open_or_prepare
 from ...fp16.config import LossScaleConfig
 from ...models.config import MLSTMConfig
 from ...models.flops import training_bytes
 from ...training.checkpoint import newest_checkpoint
 from ...training.config import BatchConfig, LogConfig, OptimConfig, ScheduleConfig, TrainConfig
+from ...training.engine import Diverged
 from ...training.metrics import read_metrics, read_result
-from ...training.run import train
-from ..curves import BLUE, GREEN, ORANGE
+from ...training.run import settle_config, train
+from ..curves import BLUE, GREEN, ORANGE, save_figure
 
 log = logging.getLogger(__name__)
 
@@ -88,8 +88,8 @@ def run(plan: Plan) -> None:
     Raises:
         ValueError: bad data, or a run that ends otherwise than planned.
     """
-    if not store_exists(plan.store):
-        prepare_store(DataConfig(paths=list(plan.data)), plan.store)
+    # Another text in the same folder is an error: the runs there have read the first.
+    open_or_prepare(DataConfig(paths=list(plan.data)), plan.store, rebuild=False)
     for seed in plan.seeds:
         for precision in ("fp32", "fp16"):
             _finish(plan.config(f"{precision}-seed{seed}", precision, seed))
@@ -102,13 +102,14 @@ def run(plan: Plan) -> None:
         return
     try:
         train(bad)
-    except ValueError as error:
+    except Diverged as error:
         note.write_text(f"{error}\n", encoding="utf-8")
         return
     raise ValueError(f"{bad.run_dir} did not diverge at lr {bad.optim.lr:g}: nothing can be shown with it")
 
 
 def _finish(config: TrainConfig) -> None:
+    settle_config(config)  # refuses to take a finished run of other settings for this one
     if read_result(config.run_dir).get("train"):
         return
     log.info("%s", config.run_dir)
@@ -228,7 +229,8 @@ def plot(plan: Plan, path: Path) -> Path:
     """Held-out BPC of both precisions, their difference, and the loss scale, for every seed."""
     figure = Figure(figsize=(7.5, 7), layout="constrained")
     upper, middle, lower = figure.subplots(3, 1, sharex=True, height_ratios=(3, 2, 2))
-    for seed, color in zip(plan.seeds, (BLUE, ORANGE, GREEN)):
+    for number, seed in enumerate(plan.seeds):
+        color = f"C{number}" if len(plan.seeds) > 3 else (BLUE, ORANGE, GREEN)[number]
         half, full = (plan.root / f"{precision}-seed{seed}" for precision in ("fp16", "fp32"))
         a, b = validation(half), validation(full)
         samples = list(b)
@@ -256,9 +258,7 @@ def plot(plan: Plan, path: Path) -> Path:
     lower.legend(frameon=False)
     for axes in (upper, middle, lower):
         axes.grid(alpha=0.3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    return path
+    return save_figure(figure, path)
 
 
 def page(plan: Plan) -> str:

@@ -22,6 +22,9 @@ from bigbatch.training.config import BatchConfig, LogConfig, OptimConfig, Parall
 from bigbatch.training.distributed import Ranks
 from bigbatch.training.engine import Engine
 from bigbatch.training.metrics import read_metrics
+from bigbatch.training.parallel import exchange_name
+from bigbatch.training.run import check_config
+from bigbatch.training.tasks.char_lm import sequence_loss
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -53,12 +56,12 @@ def make_config(run_dir: str, steps: int = 6, **options: Any) -> TrainConfig:
     Path(run_dir).mkdir(parents=True, exist_ok=True)
     batch = BatchConfig(LANES, options.pop("micro", 0), WINDOW, **options.pop("ramp", {}))
     return TrainConfig(
-        model=MLSTMConfig(embedding_size=8, hidden_size=16),
+        model=MLSTMConfig(embedding_size=8, hidden_size=options.pop("hidden_size", 16)),
         batch=batch,
         optim=OptimConfig(**{"lr": 5e-3, **options.pop("optim", {})}),
         schedule=ScheduleConfig(samples=steps * LANES),
         parallel=ParallelConfig(**options.pop("parallel", {})),
-        loss_scale=LossScaleConfig(init_scale=2.0**12),
+        loss_scale=LossScaleConfig(init_scale=options.pop("init_scale", 2.0**12)),
         log=LogConfig(
             interval_samples=1, eval_interval_samples=16, checkpoint_interval_samples=10**6, eval_lanes=4, progress=False,
             noise_scale=options.pop("noise_scale", False),
@@ -142,20 +145,69 @@ def test_fp16_exchange_learns_as_fp32_exchange_does(run_ranks: Callable, tmp_pat
         run_ranks("train", run_dir=str(tmp_path / exchange), parallel={"grad_exchange": exchange})
         ends[exchange] = losses(tmp_path / exchange)
     assert ends["fp16"] == pytest.approx(ends["fp32"], abs=2e-3) and ends["fp16"] != ends["fp32"]
-    assert ends["bf16"] == pytest.approx(ends["fp32"], abs=2e-2)
+    assert ends["bf16"] == pytest.approx(ends["fp32"], abs=2e-2) and ends["bf16"] != ends["fp32"]
 
 
 def test_an_overflow_on_the_wire_is_skipped_by_all_ranks(run_ranks: Callable, tmp_path: Path) -> None:
-    # fp32 arithmetic could hold the scaled gradients; only the exchange in fp16 overflows.
-    answers = run_ranks("train", run_dir=str(tmp_path / "run"), precision="fp16", steps=8)
-    assert answers[0]["skipped"] == answers[1]["skipped"] and answers[0]["scale"] == answers[1]["scale"]
+    answers = run_ranks("train", run_dir=str(tmp_path / "run"), steps=14, precision="fp16", init_scale=2.0**24)
+    assert answers[0]["skipped"] == answers[1]["skipped"] >= 1 and answers[0]["scale"] == answers[1]["scale"] < 2.0**24
     assert losses(tmp_path / "run")[-1] < losses(tmp_path / "run")[0]
 
 
-def test_powersgd_learns(run_ranks: Callable, tmp_path: Path) -> None:
-    run_ranks("train", run_dir=str(tmp_path / "run"), parallel={"grad_exchange": "powersgd"}, steps=30)
-    found = losses(tmp_path / "run")
-    assert found[-1] < found[0] - 0.5
+def test_powersgd_starts_whole_then_sends_factors_and_learns(run_ranks: Callable, tmp_path: Path) -> None:
+    run_ranks("train", run_dir=str(tmp_path / "whole"), steps=30)
+    run_ranks(
+        "train", run_dir=str(tmp_path / "factors"), steps=30, parallel={"grad_exchange": "powersgd", "powersgd_rank": 2}
+    )
+    whole, factors = losses(tmp_path / "whole"), losses(tmp_path / "factors")
+    assert factors[:9] == pytest.approx(whole[:9], rel=1e-5) and factors[20:] != pytest.approx(whole[20:], rel=1e-5)
+    assert factors[-1] < factors[0] - 0.5
+
+
+def powersgd_with_a_nan(rank: int, world: int, run_dir: str) -> dict:
+    config = make_config(run_dir, 30, parallel={"grad_exchange": "powersgd"})
+    engine = Engine(config, Ranks(rank, world), source(900), source(300), "corpus")
+    original, calls = engine.task.loss, []
+
+    def loss(model: Any, micro_step: int) -> Any:
+        calls.append(None)
+        output = original(model, micro_step)
+        return output._replace(loss_sum=output.loss_sum * float("nan")) if rank == 1 and len(calls) == 15 else output
+
+    engine.task.loss = loss
+    return {"status": engine.run().status, "skipped": engine.scaler.skipped_steps}
+
+
+def test_one_bad_batch_does_not_stay_in_powersgds_feedback(run_ranks: Callable, tmp_path: Path) -> None:
+    assert run_ranks("powersgd_with_a_nan", run_dir=str(tmp_path)) == [{"status": "finished", "skipped": 1}] * 2
+
+
+@pytest.mark.parametrize("exchange", ["fp32", "fp16"])
+def test_four_ranks_resume_to_the_bit(run_ranks: Callable, tmp_path: Path, exchange: str) -> None:
+    # With three ranks or more a sum depends on its order, and so on the buckets, which DDP cuts anew after a first pass.
+    options: dict = {"parallel": {"grad_exchange": exchange, "bucket_mb": 0.01}, "steps": 5}
+    run_ranks("train", world=4, run_dir=str(tmp_path / "whole"), **options)
+    run_ranks("train", world=4, run_dir=str(tmp_path / "parts"), stop_at=2, **options)
+    run_ranks("train", world=4, run_dir=str(tmp_path / "parts"), **options)
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert all(torch.equal(value, final(tmp_path / "parts")[name]) for name, value in final(tmp_path / "whole").items())
+
+
+def test_four_then_two_then_one_rank_read_the_same_samples(run_ranks: Callable, tmp_path: Path) -> None:
+    train(0, 1, str(tmp_path / "one"), steps=9)
+    run_ranks("train", world=4, run_dir=str(tmp_path / "mixed"), steps=9, stop_at=2)
+    run_ranks("train", world=2, run_dir=str(tmp_path / "mixed"), steps=9, stop_at=2)
+    assert train(0, 1, str(tmp_path / "mixed"), steps=9)["status"] == "finished"
+    assert losses(tmp_path / "mixed") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
+    rows = [[row for row in read_metrics(tmp_path / name) if "event" not in row] for name in ("one", "mixed")]
+    columns = ("samples", "tokens", "epoch", "lr")
+    assert [[row[c] for c in columns] for row in rows[0]] == [[row[c] for c in columns] for row in rows[1]]
+
+
+def test_a_static_graph_goes_with_accumulation(run_ranks: Callable, tmp_path: Path) -> None:
+    run_ranks("train", run_dir=str(tmp_path / "plain"), micro=2)
+    run_ranks("train", run_dir=str(tmp_path / "static"), micro=2, parallel={"static_graph": True})
+    assert losses(tmp_path / "static") == pytest.approx(losses(tmp_path / "plain"), rel=1e-5)
 
 
 OPTIMIZERS = [{}, {"kind": "lamb", "weight_decay": 0.1}, {"kind": "lars", "trust_coefficient": 0.1}]
@@ -191,6 +243,43 @@ def test_fsdp_resumes_to_the_bit_and_on_one_process(run_ranks: Callable, tmp_pat
     assert losses(tmp_path / "one") == pytest.approx(losses(tmp_path / "whole"), rel=1e-3)
 
 
+def test_fsdp_with_shards_that_are_empty(run_ranks: Callable, tmp_path: Path) -> None:
+    # 6 hidden units on 4 ranks are shards of 2, 2, 2 and 0 rows.
+    run_ranks("train", world=4, run_dir=str(tmp_path / "ddp"), hidden_size=6, optim={"lr": 1e-5})
+    run_ranks(
+        "train",
+        world=4,
+        run_dir=str(tmp_path / "fsdp"),
+        hidden_size=6,
+        optim={"lr": 1e-5},
+        parallel={"strategy": "fsdp"},
+    )
+    assert losses(tmp_path / "fsdp") == pytest.approx(losses(tmp_path / "ddp"), rel=1e-5)
+
+
+def diverge(rank: int, world: int, run_dir: str) -> str:
+    config = make_config(run_dir, parallel={"strategy": "fsdp"})
+    config = replace(config, loss_scale=replace(config.loss_scale, max_consecutive_overflows=2))
+    engine = Engine(config, Ranks(rank, world), source(900), source(300), "corpus")
+    original = engine.task.loss
+
+    def loss(model: Any, micro_step: int) -> Any:
+        output = original(model, micro_step)
+        return output._replace(loss_sum=output.loss_sum * float("nan"))
+
+    engine.task.loss = loss
+    try:
+        engine.run()
+    except ValueError as error:
+        return str(error)
+    return "finished"
+
+
+def test_under_fsdp_all_ranks_name_the_same_bad_parameter(run_ranks: Callable, tmp_path: Path) -> None:
+    first, second = run_ranks("diverge", run_dir=str(tmp_path))
+    assert first == second and "first bad gradient: embedding.weight, largest weight" in first
+
+
 def test_a_ramp_on_two_ranks_equals_one_process(run_ranks: Callable, tmp_path: Path) -> None:
     ramp = {"ramp_start": 2, "ramp_increment": 2, "ramp_samples": 24}
     one = train(0, 1, str(tmp_path / "one"), ramp=ramp, optim={"lr": 1e-4})
@@ -201,19 +290,22 @@ def test_a_ramp_on_two_ranks_equals_one_process(run_ranks: Callable, tmp_path: P
     assert batches[:4] == [2] * 4 and batches[-1] == 8
 
 
-def test_the_noise_scale_over_ranks_equals_the_one_of_as_many_micro_batches(
-    run_ranks: Callable, tmp_path: Path
-) -> None:
-    # Two micro-batches of four lanes in one process, or one on each of two ranks: the first differs, the mean of both
-    # does not; so the two ranks are compared with the mean over the two halves.
-    halves = run_ranks("train", run_dir=str(tmp_path / "two"), noise_scale=True, steps=1)
-    alone = train(0, 1, str(tmp_path / "one"), noise_scale=True, steps=1, micro=4)
-    (small, big, small_batch, big_batch), (first, whole, *sizes) = halves[0]["noise"][0], alone["noise"][0]
-    assert (small_batch, big_batch) == tuple(sizes) == (4.0, 8)
-    assert big == pytest.approx(whole, rel=1e-5)
-    # |mean|^2 <= mean of |.|^2 <= what the first half alone allows: 2 * mean - first is the other half's square.
-    assert small >= big and 2 * small - first > 0
-    assert halves[0]["noise"] == halves[1]["noise"]
+def test_the_noise_scale_over_ranks_compares_each_with_all(run_ranks: Callable, tmp_path: Path) -> None:
+    answers = run_ranks("train", run_dir=str(tmp_path / "two"), noise_scale=True, steps=1, precision="fp16")
+    assert answers[0]["noise"] == answers[1]["noise"]
+    (small, big, small_batch, big_batch) = answers[0]["noise"][0]
+    # The same by plain fp32 arithmetic: the gradient of each half of the lanes, and of all.
+    engine = Engine(make_config(str(tmp_path / "plain")), Ranks(), source(900), source(300), "corpus")
+    squares = []
+    for lanes in (range(0, 4), range(4, 8), range(8)):
+        engine.model.zero_grad()
+        tokens, reset, mask = (torch.from_numpy(array) for array in engine.task.stream.read(lanes))
+        (sequence_loss(engine.model, tokens, reset, mask, None).loss_sum / (len(lanes) * WINDOW)).backward()
+        squares.append(sum(float(p.grad.square().sum()) for p in engine.model.parameters() if p.grad is not None))
+    assert (small_batch, big_batch) == (4.0, 8)
+    assert small == pytest.approx((squares[0] + squares[1]) / 2, rel=0.01) and big == pytest.approx(
+        squares[2], rel=0.01
+    )
 
 
 # ---- a rank that hangs ------------------------------------------------------------------------------------------------
@@ -253,16 +345,13 @@ def test_a_rank_that_hangs_is_named(run_ranks: Callable) -> None:
     assert not answers[1] and "rank" not in answers[2]  # said once
 
 
-def test_what_cannot_go_together_is_refused() -> None:
-    from bigbatch.training.parallel import exchange_name
-    from bigbatch.training.run import check_config
-
+def test_what_travels_follows_the_precision() -> None:
     assert exchange_name(ParallelConfig(), "fp16") == "fp16" and exchange_name(ParallelConfig(), "bf16") == "fp32"
     assert exchange_name(ParallelConfig(strategy="fsdp"), "fp16") == "fp32"
-    with pytest.raises(ValueError, match=r"powersgd does not go with --precision fp16: an overflow would stay"):
-        exchange_name(ParallelConfig(grad_exchange="powersgd"), "fp16")
-    config = replace(TrainConfig(), parallel=ParallelConfig(strategy="fsdp"), log=LogConfig(eval_lanes=2))
+    config = replace(
+        TrainConfig(precision="fp32"), parallel=ParallelConfig(strategy="fsdp"), log=LogConfig(eval_lanes=2)
+    )
     with pytest.raises(
         ValueError, match=r"eval_lanes is 2: under --parallel.strategy fsdp each of 4 ranks needs a lane"
     ):
-        check_config(replace(config, precision="fp32"), 4)
+        check_config(config, 4)

@@ -47,3 +47,17 @@ def test_report_needs_no_network(run_dir: Path) -> None:
     page = (run_dir / "report.html").read_text(encoding="utf-8")
     assert not re.findall(r"""(?:src|href)=["'](?!data:|#)[^"']+""", page)
     assert "data:image/png;base64," in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1234])
+def test_the_whole_demo_keeps_its_promises(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    """Three minutes on two cores: the numbers that the README shows are reached again."""
+    folder = tmp_path_factory.mktemp("whole-demo") / "run"
+    assert demo.main(["--run-dir", str(folder), "--seed", str(seed)]) == 0
+    result = json.loads((folder / "result.json").read_text())
+    assert result["bpc_bytes"] >= 500_000 and result["bpc"] < min(result["bpc_gzip"], result["bpc_5gram"])
+    assert result["probe"]["accuracy"] >= 0.90 and result["probe"]["n"] == 2000
+    assert result["probe_minus_tfidf"]["low"] > 0
+    # The task proves nothing where words alone solve it.
+    assert 0.55 <= result["baseline_tfidf"]["accuracy"] <= 0.85

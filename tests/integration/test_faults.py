@@ -18,6 +18,7 @@ from bigbatch.data.prepare import prepare_store
 from bigbatch.scripts.cli import main
 from bigbatch.training.checkpoint import checkpoint_dirs, newest_checkpoint
 from bigbatch.training.metrics import read_metrics, read_result
+from bigbatch.training.run import sole_user
 
 Launch = Callable[..., subprocess.Popen]
 
@@ -127,6 +128,15 @@ def test_no_end_of_any_process_loses_the_run(
     text = stderr(process)
     assert "stopped at" in text and not re.search(r"Traceback|death signal|Warning", text)
 
+    # A scheduler's warning does the same.
+    process = launch(run, *options)
+    wait_for_rows(run, len(rows(run)) + 3)
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(60) == 143
+    warned = newest_checkpoint(run)
+    assert warned is not None and stopped[0].trainer["samples"] < warned[0].trainer["samples"] < 6400
+    stopped = warned
+
     # The launcher is killed: so do they, instead of training on unseen.
     process = launch(run, *options)
     wait_for_rows(run, len(rows(run)) + 3)
@@ -207,3 +217,37 @@ def test_the_batch_must_divide_over_the_ranks(arguments: Callable, tmp_path: Pat
     error = capsys.readouterr().err
     assert error.splitlines()[-1].endswith("8 does not divide over 3 ranks: the nearest sizes that do are 6 and 9")
     assert not (tmp_path / "run").exists()
+
+
+def test_data_that_change_under_a_run_cost_neither_its_store_nor_its_checkpoints(
+    arguments: Callable, corpus: Path, tmp_path: Path, capsys
+) -> None:
+    mine = tmp_path / "mine.jsonl"
+    mine.write_bytes(corpus.read_bytes())
+    argv = [*arguments(tmp_path / "run"), "--data.paths", str(mine)]
+    argv.remove(str(corpus))
+    argv.remove("--data.paths")
+    assert main([*argv, "--schedule.samples", "48"]) == 0
+    store = (tmp_path / "run" / "data" / "corpus.bin").read_bytes()
+    with mine.open("a") as file:
+        file.write('{"text": "one more review"}\n')
+    capsys.readouterr()
+    assert main([*argv, "--schedule.samples", "48"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "was built from other files than --data.paths" in error and "restore the files" in error
+    assert (tmp_path / "run" / "data" / "corpus.bin").read_bytes() == store
+    mine.write_bytes(corpus.read_bytes())
+    assert main([*argv, "--schedule.samples", "48"]) == 0
+
+
+def test_two_runs_under_outer_launchers_never_share_a_folder(
+    under_torchrun: Callable, arguments: Callable, corpus: Path, tmp_path: Path
+) -> None:
+    prepare_store(DataConfig(paths=[str(corpus)]), tmp_path / "store", progress=False)
+    with sole_user(tmp_path / "run"):
+        children = under_torchrun(
+            arguments(tmp_path / "run", "--data.store", str(tmp_path / "store"), "--parallel.timeout_seconds", "5")
+        )
+    assert children[0].process.exitcode == 2
+    assert "another process trains in" in children[0].stderr
+    assert children[1].process.exitcode != 0

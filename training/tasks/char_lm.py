@@ -6,6 +6,7 @@ edge and zeroed where a lane or shard starts; it advances also where an optimize
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,8 @@ from ...models.recurrent import RecurrentState
 from ..batch_size import BatchLayout
 from ..config import TrainConfig
 from ..distributed import Ranks, gather_lanes
+
+log = logging.getLogger(__name__)
 
 
 class LossOutput(NamedTuple):
@@ -120,7 +123,7 @@ class CharLMTask:
     def advance(self) -> None:
         """Moves to the next window: position and state together, once per step."""
         hidden, cell = zip(*self._next)
-        self._state = RecurrentState(torch.cat(hidden, dim=1), torch.cat(cell, dim=1))
+        self._state = _without_bad_lanes(RecurrentState(torch.cat(hidden, dim=1), torch.cat(cell, dim=1)))
         self._next = []
         self.stream.advance()
 
@@ -130,3 +133,13 @@ class CharLMTask:
             return {}
         joined = {name: gather_lanes(getattr(self._state, name), self.ranks) for name in ("hidden", "cell")}
         return {name: tensor for name, tensor in joined.items() if tensor is not None}
+
+
+def _without_bad_lanes(state: RecurrentState) -> RecurrentState:
+    """The state with zeros for lanes that hold an inf or NaN: carried on, it would spoil every step until the next reset."""
+    bad = ~(state.hidden.isfinite().all(-1) & state.cell.isfinite().all(-1)).all(0)
+    if not bad.any():
+        return state
+    log.warning("the recurrent state of %d lane(s) was not finite: they start again from zero", int(bad.sum()))
+    rows = bad[None, :, None]
+    return RecurrentState(state.hidden.masked_fill(rows, 0), state.cell.masked_fill(rows, 0))

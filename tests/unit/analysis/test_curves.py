@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """Figures as they were saved."""
     figures: list[Figure] = []
-    original = curves._save
+    original = curves.save_figure
 
     def save(figure: Figure, path: Path) -> Path:
         figures.append(figure)
         return original(figure, path)
 
-    monkeypatch.setattr(curves, "_save", save)
+    monkeypatch.setattr(curves, "save_figure", save)
     return figures
 
 

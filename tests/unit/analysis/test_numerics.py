@@ -11,6 +11,7 @@ from bigbatch.analysis.figures.numerics import Plan
 from bigbatch.models.config import LSTMConfig, MLSTMConfig
 from bigbatch.models.flops import parameters, training_bytes
 from bigbatch.scripts.figures import main
+from bigbatch.training.engine import Diverged
 
 
 def make_run(folder: Path, heldout: dict[int, float], skipped: int = 0, scale: float = 1.0, lr: float = 0.1) -> None:
@@ -34,7 +35,7 @@ def make_run(folder: Path, heldout: dict[int, float], skipped: int = 0, scale: f
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
     """Three seeds; the early validation, at 20 % of the run, differs wildly and must not count."""
-    plan = Plan(tmp_path, (), samples=100, hidden_size=8)
+    plan = Plan(tmp_path, ("reviews.jsonl",), samples=100, hidden_size=8)
     for seed, shift in zip(plan.seeds, (0.001, 0.002, 0.003)):
         make_run(tmp_path / f"fp32-seed{seed}", {20: 5.0, 50: 3.0, 100: 2.0})
         make_run(tmp_path / f"fp16-seed{seed}", {20: 6.0, 50: 3.0, 100: 2.0 + 2 * shift}, skipped=seed, scale=2.0**seed)
@@ -84,7 +85,8 @@ def test_the_picture_shows_every_seed(plan: Plan, tmp_path: Path) -> None:
 def test_only_what_is_missing_is_run_and_the_bad_run_leaves_its_last_words(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(numerics, "store_exists", lambda prefix: True)
+    monkeypatch.setattr(numerics, "open_or_prepare", lambda *arguments, **options: None)
+    monkeypatch.setattr(numerics, "settle_config", lambda config: config)
     started: list[str] = []
 
     def train(config) -> int:
@@ -92,7 +94,7 @@ def test_only_what_is_missing_is_run_and_the_bad_run_leaves_its_last_words(
         started.append(name)
         if name == "diverges":
             Path(config.run_dir).mkdir()
-            raise ValueError("the gradients were not finite")
+            raise Diverged("the gradients were not finite")
         return 0
 
     monkeypatch.setattr(numerics, "train", train)

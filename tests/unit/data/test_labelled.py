@@ -129,3 +129,43 @@ def test_real_files(corpora: Path) -> None:
         load_labelled(corpora / "messy" / "multilingual_3000.csv", label_key="language")
     unlabelled = load_labelled(corpora / "messy" / "semeval" / "test.csv", text_key="Tweet", allow_unlabelled=True)
     assert unlabelled.labels is None and len(unlabelled) == 3259
+
+
+def test_three_spellings_of_two_polarities_are_three_classes(tmp_path: Path) -> None:
+    data = load_labelled(write(tmp_path / "d.jsonl", "label", [-1, 0, 1, 1]))
+    assert data.labels is not None and data.labels.tolist() == [0, 1, 2, 2] and data.classes == ["-1", "0", "1"]
+
+
+def test_stars_of_a_test_part_are_read_on_the_scale_of_the_training_part(tmp_path: Path) -> None:
+    train = load_labelled(write(tmp_path / "train.jsonl", "rating", [1, 4, 7, 10]))
+    assert train.stars == 10
+    low = write(tmp_path / "low.jsonl", "rating", [1, 2, 3, 4])
+    options: dict = {"classes": train.classes, "allow_unlabelled": True}
+    known = load_labelled(low, stars=train.stars, **options)
+    assert known.labels is not None and known.labels.tolist() == [0, 0, 0, 0] and known.num_dropped == 0
+    ones = load_labelled(write(tmp_path / "ones.jsonl", "rating", [1, 1]), stars=5, **options)
+    assert ones.labels is not None and ones.labels.tolist() == [0, 0]
+    # Alone, the same file shows a scale of five.
+    alone = load_labelled(low)
+    assert (
+        alone.stars == 5 and alone.labels is not None and alone.labels.tolist() == [0, 0, 1] and alone.num_dropped == 1
+    )
+
+
+def test_each_text_keeps_its_row_number(tmp_path: Path) -> None:
+    path = tmp_path / "d.csv"
+    path.write_text("stars,text\n5,a\n3,b\n1,\n1,c\n")
+    data = load_labelled(path)
+    assert data.texts == ["a", "c"] and data.rows == [2, 5]
+
+
+def test_a_label_that_is_infinite_is_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    path.write_text('{"text": "a", "label": Infinity}\n{"text": "b", "label": 1}\n')
+    assert load_labelled(path).classes == ["1", "inf"]
+
+
+def test_bytes_that_are_not_utf8_are_counted_for_the_user(tmp_path: Path) -> None:
+    path = tmp_path / "d.csv"
+    path.write_bytes(b"label,text\n0,caf\xe9\n1,good\n")
+    assert any("1 bytes that are not UTF-8 kept" in message for message in load_labelled(path).messages)

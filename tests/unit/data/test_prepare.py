@@ -152,3 +152,33 @@ def test_real_reviews_come_out_as_cleaned_one_by_one(corpora: Path, tmp_path: Pa
     rows = [clean_review(row.text) for row in iter_rows([path])]
     assert store.tokens.tobytes() == b"".join(rows)
     assert json.loads((tmp_path / "s.json").read_text())["num_documents"] == len(rows) == 5048
+
+
+@pytest.mark.parametrize("suffix", [".json", ".bin", ".idx"])
+def test_a_store_never_overwrites_its_source(tmp_path: Path, suffix: str) -> None:
+    name = "reviews.json" if suffix == ".json" else f"reviews{suffix}"
+    source = tmp_path / ("text.json" if suffix != ".json" else name)
+    source.write_text('{"text": "good"}')
+    if suffix != ".json":  # by another name of the same file
+        (tmp_path / name).hardlink_to(source)
+    with pytest.raises(ValueError, match=r"would overwrite .*reviews.*, one of its sources: choose another name"):
+        prepare_store(DataConfig(paths=[str(source)]), tmp_path / "reviews", progress=False)
+    assert source.read_text() == '{"text": "good"}' and len(list(tmp_path.iterdir())) == 1 + (suffix != ".json")
+
+
+def test_a_store_that_others_use_is_not_rebuilt(source: Path, tmp_path: Path) -> None:
+    prepare_store(DataConfig(paths=[str(source)]), tmp_path / "s", progress=False)
+    before = (tmp_path / "s.bin").read_bytes()
+    source.write_text('{"text": "changed"}')
+    with pytest.raises(
+        ValueError, match=r"was built from other files than --data.paths .* not rebuilt because runs may depend"
+    ):
+        open_or_prepare(DataConfig(paths=[str(source)]), tmp_path / "s", progress=False, rebuild=False)
+    assert (tmp_path / "s.bin").read_bytes() == before
+
+
+def test_a_folder_that_was_made_for_a_store_goes_with_it(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text('{"text": ""}')
+    with pytest.raises(ValueError, match="no row has text"):
+        prepare_store(DataConfig(paths=[str(tmp_path / "empty.jsonl")]), tmp_path / "new" / "s", progress=False)
+    assert not (tmp_path / "new").exists()

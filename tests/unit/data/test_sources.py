@@ -343,3 +343,32 @@ def test_real_files_load_without_flags(corpora: Path) -> None:
     instruments = SourceReport()
     list(iter_rows([corpora / "amazon/musical_instruments_5core_part.jsonl.gz"], report=instruments))
     assert (instruments.rows, instruments.rows_without_text) == (5048, 2)
+
+
+def test_what_we_wrote_is_not_read_back_as_data(tmp_path: Path) -> None:
+    wanted = [tmp_path / "a.jsonl", tmp_path / "deep" / "b.json"]
+    for path in wanted:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text('{"text": "good"}')
+    for suffix in (".bin", ".idx", ".json"):  # a token store
+        (tmp_path / f"store{suffix}").write_text("{}")
+    run = tmp_path / "runs" / "x"
+    (run / "data").mkdir(parents=True)
+    for name in ("config.yaml", ".lock", "metrics.jsonl", "result.json", "data/lm.jsonl"):
+        (run / name).write_text("{}")
+    assert expand_paths([tmp_path]) == wanted
+    # Named by the user they are data: the corpus that the demo writes lies in a run folder.
+    assert expand_paths([run / "data" / "lm.jsonl"]) == [run / "data" / "lm.jsonl"]
+
+
+def test_parquet_that_is_damaged_behind_its_footer_names_the_file(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as parquet
+
+    path = tmp_path / "d.parquet"
+    parquet.write_table(pyarrow.table({"text": ["good " * 50, "bad " * 50] * 500}), path, compression="gzip")
+    content = bytearray(path.read_bytes())
+    content[20:120] = bytes(100)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"d\.parquet: damaged after row 0 \(.*fetch or write the file again"):
+        list(iter_rows([path]))

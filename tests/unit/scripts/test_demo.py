@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from bigbatch.scripts.cli import COMMANDS
-from bigbatch.scripts.demo import NEXT_STEPS, demo_config, precision_config
+from bigbatch.scripts.demo import demo_config, next_steps, precision_config
 from bigbatch.scripts.train import parse
 from bigbatch.training.config import flatten
 
@@ -22,7 +24,15 @@ def test_precision_runs_differ_in_precision_only() -> None:
     assert flatten(fp16.to_dict())["model.hidden_size"] <= 64
 
 
-def test_next_steps_name_real_commands() -> None:
-    commands = [line.split()[1] for line in NEXT_STEPS.splitlines() if line.strip().startswith("bigbatch ")]
-    assert len(commands) == 3
-    assert set(commands) <= set(COMMANDS)
+def test_next_steps_can_be_typed_where_the_demo_ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def commands() -> list[list[str]]:
+        return [line.split() for line in next_steps().splitlines()[1:]]
+
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / ".venv" / "bin" / "bigbatch"), "demo"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert [words[0] for words in commands()] == [".venv/bin/bigbatch"] * 3
+    (tmp_path / "bigbatch").write_text("#!/bin/sh\n")
+    (tmp_path / "bigbatch").chmod(0o755)
+    assert [words[0] for words in commands()] == ["bigbatch"] * 3
+    assert {words[1] for words in commands()} == {"train", "transfer", "classify"} <= set(COMMANDS)

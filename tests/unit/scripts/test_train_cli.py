@@ -294,3 +294,11 @@ def test_a_damaged_run_folder_is_one_line(write: Callable[..., str], error: Call
 
 def test_a_run_dir_that_is_a_file_is_one_line(corpus: str, error: Callable[..., str]) -> None:
     assert "is not a folder" in error("--run-dir", corpus)
+
+
+def test_a_run_folder_under_home_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "config.yaml").write_text("model: {kind: mlstm, hidden_size: 24}\n")
+    config = parse(["--run_dir=~/runs"])
+    assert config.model.hidden_size == 24 and config.run_dir == str(tmp_path / "runs")

@@ -17,6 +17,7 @@ from bigbatch.scripts.cli import main
 from bigbatch.sentiment.classify import Classifier
 from bigbatch.sentiment.transfer import run_transfer
 from bigbatch.training.checkpoint import load_model
+from bigbatch.training.metrics import read_result, update_result
 
 
 @pytest.fixture
@@ -223,3 +224,77 @@ def test_help_shows_an_example_and_needs_no_torch(command: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0
     assert f"  bigbatch {command} " in done.stdout
+
+
+def test_classify_never_deletes_its_input(
+    transferred: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    source = folder / "out.csv.rejects.jsonl"
+    source.write_text('{"text": "good"}\n')
+    options = ["classify", "--file", source, "--run-dir", transferred]
+    for more in (["--output", folder / "out.csv"], ["--rejects", source], ["--output", source]):
+        assert call(*options, *more) == 2
+        assert "is the input file; choose another name" in capsys.readouterr().err
+        assert source.read_text() == '{"text": "good"}\n' and list(folder.iterdir()) == [source]
+    same = tmp_path / "same.jsonl"
+    assert call(*options, "--output", same, "--rejects", same) == 2
+    assert "--output and --rejects are both" in capsys.readouterr().err
+
+
+def test_classify_writes_half_an_emoji_and_broken_bytes_to_csv(
+    transferred: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.csv"
+    source.write_bytes(b'{"text": "good \\ud83d film"}\n{"text": "caf\xe9"}\n')
+    assert call("classify", "--file", source, "--run-dir", transferred, "--output", output) == 0
+    assert "good \ufffd film".encode() in output.read_bytes() and b"caf\xe9" in output.read_bytes()
+    assert "1 bytes that are not UTF-8 kept as they are" in capsys.readouterr().err
+
+
+def test_predictions_name_the_line_of_the_test_file(run_dir: Path, files: dict[str, Path], tmp_path: Path) -> None:
+    lines = files["test"].read_text().splitlines(keepends=True)
+    with_gap = tmp_path / "gap.csv"
+    header = lines[0].strip().split(",")
+    empty = ",".join("" if name in ("text", "sentence") else "1" for name in header) + "\n"
+    with_gap.write_text("".join([lines[0], empty, *lines[1:]]))
+    options = ["transfer", "--run-dir", run_dir, "--train", files["train"], "--val", files["val"], "--test", with_gap]
+    assert call(*options, "--task", "gap") == 0
+    (path,) = (run_dir / "results").glob("gap-*.predictions.csv")
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["index"] for row in rows[:2]] == ["0", "1"] and [row["row"] for row in rows[:2]] == ["3", "4"]
+
+
+def test_rows_without_text_are_counted_in_every_part(
+    run_dir: Path, files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = files["val"].read_text().splitlines(keepends=True)
+    val = tmp_path / "val.csv"
+    header = lines[0].strip().split(",")
+    val.write_text(
+        "".join([lines[0], ",".join("" if n in ("text", "sentence") else "1" for n in header) + "\n", *lines[1:]])
+    )
+    options = ["transfer", "--run-dir", run_dir, "--train", files["train"], "--val", val, "--test", files["test"]]
+    assert call(*options) == 0
+    assert f"1 rows without text skipped in {val}" in capsys.readouterr().out
+
+
+EVALUATED = ("bpc", "bpc_bytes", "bpc_lanes", "bpc_of", "bpc_trained_bytes")
+
+
+def test_evaluate_other_files_and_drop_yardsticks_of_other_bytes(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "other.txt"
+    text.write_text("a good film\na bad film\n" * 20)
+    update_result(run_dir, {"bpc": 1.0, "bpc_of": "another text", "bpc_gzip": 2.0, "bpc_5gram": 1.5})
+    assert call("evaluate", "--run-dir", run_dir, "--data", text, "--lanes", "4") == 0
+    result = read_result(run_dir)
+    # Each of the 40 documents is framed by three bytes.
+    assert result["bpc_bytes"] == 20 * (11 + 10 + 6) and result["bpc_lanes"] == 4 and result["bpc"] > 0
+    assert "bpc_gzip" not in result and "bpc_5gram" not in result and set(EVALUATED) <= set(result)
+    assert "540 bytes of" in capsys.readouterr().out
+    assert call("evaluate", "--run-dir", run_dir, "--lanes", "0") == 2
+    assert "--lanes is 0: it must be at least 1" in capsys.readouterr().err

@@ -22,6 +22,7 @@ from bigbatch.training.checkpoint import (
     checkpoint_dirs,
     find_checkpoint,
     load_checkpoint,
+    load_initial_weights,
     load_model,
     load_weights,
     mark_best,
@@ -259,3 +260,33 @@ def test_load_model_says_what_to_do(tmp_path: Path) -> None:
     truncate(save(tmp_path, 100) / "model.safetensors")
     with pytest.raises(ValueError, match="the checkpoint is damaged"):
         load_model(tmp_path)
+
+
+def test_a_damaged_newest_one_never_outlives_what_follows_it(tmp_path: Path) -> None:
+    for samples in (200, 300):
+        save_checkpoint(tmp_path, make(samples), CONFIG, keep=5)
+    (tmp_path / "checkpoints" / "step_000000000300" / "model.safetensors").write_bytes(b"")
+    # Passed over, the run went on from 200 and saves again.
+    save_checkpoint(tmp_path, make(210), CONFIG, keep=1)
+    assert [path.name for path in checkpoint_dirs(tmp_path)] == ["step_000000000210"]
+    found = newest_checkpoint(tmp_path)
+    assert found is not None and found[0].trainer["samples"] == 210
+
+
+def test_what_a_killed_deletion_left_is_cleared(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, make(100), CONFIG)
+    (tmp_path / "checkpoints" / "step_000000000100" / "manifest.json").unlink()
+    save_checkpoint(tmp_path, make(200), CONFIG)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step_000000000200"]
+
+
+def test_initial_weights_are_those_of_the_best_checkpoint(tmp_path: Path) -> None:
+    one, other = (make(samples) for samples in (100, 200))
+    other.model = {name: value + 1 for name, value in other.model.items()}
+    save_checkpoint(tmp_path, one, CONFIG, best=True)
+    save_checkpoint(tmp_path, other, CONFIG)
+    model = build_model(MODEL)
+    assert load_initial_weights(model, tmp_path).name == "step_000000000100"
+    assert all(torch.equal(value, one.model[name]) for name, value in model.state_dict().items())
+    with pytest.raises(ValueError, match=r"is of another model: .*; choose another --run-dir, or the model options"):
+        load_initial_weights(build_model(MLSTMConfig(hidden_size=5, embedding_size=3)), tmp_path)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from bigbatch.fp16.config import LossScaleConfig
 from bigbatch.training import engine as module
-from bigbatch.training.checkpoint import checkpoint_dirs, load_checkpoint, newest_checkpoint
+from bigbatch.training.checkpoint import checkpoint_dirs, load_checkpoint, load_model, newest_checkpoint
 from bigbatch.training.config import TrainConfig
 from bigbatch.training.engine import Engine
 from bigbatch.training.metrics import read_metrics
@@ -434,7 +434,7 @@ def test_divergence_before_the_first_checkpoint_leaves_one(config: TrainConfig, 
     engine = engine_of(run)
     initial = {name: p.detach().clone() for name, p in engine.model.named_parameters()}
     next(engine.model.parameters()).register_hook(lambda grad: grad * float("nan"))
-    with pytest.raises(ValueError, match=r"not finite for 2 steps in a row .* weights from before are in"):
+    with pytest.raises(ValueError, match=r"not finite for 2 steps in a row .* weights from before: "):
         engine.run()
     found = newest_checkpoint(Path(run.run_dir))
     assert found is not None and found[0].trainer["samples"] == 8  # the second step ended the run
@@ -455,3 +455,63 @@ def test_event_files_without_their_package_are_one_line(
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(ValueError, match=r"needs one more package: pip install 'bigbatch\[log\]'"):
         engine_of(replace(config, log=replace(config.log, tensorboard=True))).run()
+
+
+def test_the_best_is_marked_again_where_a_kill_came_before_the_mark(config: TrainConfig, engine_of: EngineOf) -> None:
+    engine = engine_of(config)
+    at_step(engine, 11, engine.request_stop)
+    engine.run()
+    mark = Path(config.run_dir) / "checkpoints" / "best"
+    best = mark.read_text()
+    mark.unlink()
+    engine_of(config)
+    # Only where the newest checkpoint is the best one: another one has been marked before it was saved.
+    newest = checkpoint_dirs(Path(config.run_dir))[-1].name
+    assert (mark.read_text() if mark.exists() else None) == (best if best == newest else None)
+
+
+def test_a_lane_whose_state_is_not_finite_starts_again(
+    config: TrainConfig, engine_of: EngineOf, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = replace(
+        config,
+        data=replace(config.data, reset="never"),
+        loss_scale=replace(config.loss_scale, max_consecutive_overflows=3),
+    )
+    engine = engine_of(run)
+
+    def poison() -> None:
+        engine.task._next[0].cell[0, 3] = float("nan")
+        engine.task._next[0].hidden[0, 5] = float("inf")
+
+    at_step(engine, 4, poison)
+    assert engine.run().status == "finished"
+    assert "the recurrent state of 2 lane(s) was not finite: they start again from zero" in caplog.text
+    assert engine.scaler.skipped_steps == 0
+    state = newest_checkpoint(Path(run.run_dir))
+    assert state is not None and state[0].state["cell"].isfinite().all()
+
+
+def test_a_new_run_starts_from_another_ones_weights_and_resumes_from_its_own(
+    config: TrainConfig, engine_of: EngineOf, in_folder: Callable, tmp_path: Path
+) -> None:
+    engine_of(in_folder(config, tmp_path / "first")).run()
+    second = replace(in_folder(config, tmp_path / "second"), init_from=str(tmp_path / "first"), seed=7)
+    engine = engine_of(second)
+    best = load_model(tmp_path / "first")
+    assert all(torch.equal(value, best.model.state_dict()[name]) for name, value in engine.model.state_dict().items())
+    assert engine.trainer["samples"] == 0 and not engine.optimizer.state
+    at_step(engine, 5, engine.request_stop)
+    engine.run()
+    (tmp_path / "first").rename(tmp_path / "gone")
+    assert engine_of(second).trainer["samples"] == 40
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_schedulers_warning_stops_as_sigterm_does(config: TrainConfig, engine_of: EngineOf, number: int) -> None:
+    before = signal.getsignal(number)
+    engine = engine_of(config)
+    at_step(engine, 3, lambda: os.kill(os.getpid(), number))
+    assert engine.run().status == "stopped" and signal.getsignal(number) == before
+    found = newest_checkpoint(Path(config.run_dir))
+    assert found is not None and found[0].trainer["samples"] in (24, 32)
