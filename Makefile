@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all lint bench figures clean
 
 demo: $(STAMP)
 	$(BIN)/bigbatch demo
@@ -28,6 +28,9 @@ bench: $(STAMP)
 	$(BIN)/python -m bigbatch.benchmarks.prepare
 	$(BIN)/python -m bigbatch.benchmarks.throughput
 	$(BIN)/python -m bigbatch.benchmarks.featurize
+
+figures: $(STAMP)
+	$(BIN)/bigbatch figures numerics
 
 $(STAMP): setup.py constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else f"bigbatch needs Python 3.11 to 3.13; {sys.executable} is {v[0]}.{v[1]}: run make PYTHON=python3.12 ...")'

@@ -27,7 +27,7 @@ class DataConfig:
         val_fraction: Part of all bytes held out for validation, at least `min_heldout_bytes` and one shard.
         test_fraction: The same for the test part.
         min_heldout_bytes: Least size of the validation and of the test part, in bytes.
-        num_shards: Most shards the training part is cut into; shards are never cut below 100 kB to reach it.
+        num_shards: Most shards the whole corpus is cut into; shards are never cut below 100 kB to reach it.
         keep_duplicates_together: Near-duplicate documents stay on one side of the split (see `splits.py`).
         reset: Where the recurrent state is zeroed: at `shard` starts, at every `sample` (window), or `never`.
         seed: Seed of the order of the documents.

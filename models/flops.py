@@ -43,13 +43,15 @@ def training_bytes(
         shards: ranks over which FSDP2 spreads parameters, gradients and optimizer state.
 
     Returns:
-        weights (the fp32 masters), gradients, optimizer, state. Compute copies of half-precision weights live during a pass
-        only and are not among them.
+        weights (the fp32 masters), gradients, optimizer, state; and `copies`, the half-precision weights of a pass, which
+        live no longer than it.
     """
     size = 4 * parameters(config) // shards
     units = config.num_layers * lanes * config.hidden_size
     state = units * (4 if precision == "fp32" else 2) + units * 4
-    return {"weights": size, "gradients": size, "optimizer": moments * size, "state": state}
+    gains = 2 * _gate_rows(config) * config.num_layers if config.kind == "mlstm" and config.weight_norm else 0
+    copies = 0 if precision == "fp32" else 2 * (parameters(config) - gains)
+    return {"weights": size, "gradients": size, "optimizer": moments * size, "state": state, "copies": copies}
 
 
 def _gate_rows(config: ModelConfig) -> int:

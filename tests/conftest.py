@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 import torch
 
+# Under CI a skip is legal only for these reasons, and for tests that need a GPU.
+LEGAL_SKIPS = ("no real corpora at", "no published numbers at")
 REPO = Path(__file__).resolve().parent.parent
 
 
@@ -37,3 +40,18 @@ def facts() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no published numbers at {folder}: set BIGBATCH_FACTS")
     return folder
+
+
+def skip_is_legal(reason: str, gpu: bool) -> bool:
+    return gpu or any(legal in reason for legal in LEGAL_SKIPS)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Under CI a test that skips itself for any other reason fails: what cannot run there would never be noticed."""
+    report = yield
+    if report.skipped and os.environ.get("CI") and not hasattr(report, "wasxfail"):
+        reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        if not skip_is_legal(reason, item.get_closest_marker("gpu") is not None):
+            report.outcome, report.longrepr = "failed", f"skipped under CI: {reason}"
+    return report

@@ -87,6 +87,12 @@ class Engine:
         }  # fmt: skip
         self.means, self.noise, self._metrics_bytes, self._saved_at = RunningMeans(), NoiseScale(), 0, -1
         checkpoint = self._restore()
+        samples = self.trainer["samples"]
+        if sum_over_ranks([float(samples)], ranks)[0] != samples * ranks.world_size:
+            raise ValueError(
+                f"the ranks see different checkpoints in {self.run_dir} (this one that of {samples:,} samples): is the folder "
+                "shared by all nodes, and up to date on each? Start again in a minute"
+            )
         self.policy = apply_policy(self.model, config.precision, ranks.device.type)
         self.parallel = Parallel(self.policy, config.parallel, ranks, config.precision, config.log.noise_scale)
         optim = scaled_optim(config.schedule, config.optim, config.batch.global_batch_size)

@@ -7,7 +7,6 @@ belongs to. Parameters sharded by FSDP2 are stepped shard by shard; their norms 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -18,8 +17,6 @@ from torch import Tensor, nn
 from ..fp16 import apex
 from ..fp16.grads import is_sharded, local_part
 from .config import OptimConfig
-
-log = logging.getLogger(__name__)
 
 Groups = list[dict[str, Any]]
 
@@ -36,7 +33,6 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimi
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0, "adapt": False},
     ]
     if use_apex(config):
-        log.info("optimizer %s: NVIDIA Apex", config.kind)
         return apex.build_optimizer(groups, config)
     betas = (config.beta1, config.beta2)
     match config.kind:

@@ -23,6 +23,7 @@ from ..data.prepare import open_or_prepare
 from ..data.splits import Splits, split_documents
 from ..data.streams import OrderedStore
 from ..data.token_store import TokenStore, store_exists
+from ..fp16 import apex
 from ..fp16.config import resolve_precision
 from ..fp16.speed import SLOW, half_precision_slowdown
 from .batch_size import check_batch
@@ -294,8 +295,10 @@ def _describe(engine: Engine, ranks: Ranks) -> None:
             config.precision, ratio, ranks.device.type,
         )  # fmt: skip
     log.info(
-        "%s, %s parameters; %s on %s, %d rank(s); batch %d = %d x %d x %d (micro x ranks x accumulation), window %d; %s samples",
-        config.model.kind, f"{parameters:,}", config.precision, ranks.device, ranks.world_size, layout.global_batch_size,
+        "%s, %s parameters; %s on %s, %s of %s; %d rank(s); batch %d = %d x %d x %d (micro x ranks x accumulation), window %d; "
+        "%s samples",
+        config.model.kind, f"{parameters:,}", config.precision, ranks.device, config.optim.kind,
+        "NVIDIA Apex" if apex.owns(engine.optimizer) else "PyTorch", ranks.world_size, layout.global_batch_size,
         layout.micro_batch_size, layout.data_parallel_size, layout.grad_accum_steps, config.batch.seq_length,
         f"{engine.total_samples:,}",
     )  # fmt: skip

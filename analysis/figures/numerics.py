@@ -14,15 +14,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...data.config import DataConfig
 from ...data.prepare import open_or_prepare
 from ...fp16.config import LossScaleConfig
+from ...fp16.policy import apply_policy
+from ...models.build import build_model
 from ...models.config import MLSTMConfig
 from ...models.flops import training_bytes
 from ...training.checkpoint import newest_checkpoint
@@ -190,19 +193,19 @@ def memory_table(plan: Plan) -> str:
     checkpoint = found[0]
     weights = _bytes(checkpoint.model.values())
     moments = {name: value for name, value in checkpoint.optimizer.items() if not name.startswith("step.")}
+    gradients, copies = _pass_bytes(config)
     measured = {
         "weights": weights,
-        "gradients": _gradient_bytes(config),
+        "gradients": gradients,
         "optimizer": _bytes(moments.values()),
         "state": _bytes(checkpoint.state.values()),
+        "copies": copies,
     }
     expected = training_bytes(config.model, config.batch.global_batch_size, "fp16")
     meaning = {
-        "weights": "fp32 masters",
-        "gradients": "fp32 gradients",
-        "optimizer": "Adam's moments",
-        "state": "recurrent state",
-    }
+        "weights": "fp32 masters", "gradients": "fp32 gradients", "optimizer": "Adam's moments", "state": "recurrent state",
+        "copies": "fp16 compute copies, during a pass",
+    }  # fmt: skip
     lines = ["| what | measured, bytes | closed form | |", "|---|---|---|---|"]
     for key, name in meaning.items():
         equal = "equal" if measured[key] == expected[key] else f"ratio {measured[key] / expected[key]:.4f}"
@@ -210,19 +213,32 @@ def memory_table(plan: Plan) -> str:
     return "\n".join(lines)
 
 
+class _HalfCopies(TorchDispatchMode):
+    """Sums up the bytes of every fp16 copy that is made of another tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default and out.dtype == torch.float16:
+            self.bytes += out.numel() * out.element_size()
+        return out
+
+
 def _bytes(tensors: Sequence[torch.Tensor] | object) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)  # pyright: ignore
 
 
-def _gradient_bytes(config: TrainConfig) -> int:
-    """Bytes of the gradients after one backward pass under the policy."""
-    from ...fp16.policy import apply_policy
-    from ...models.build import build_model
-
+def _pass_bytes(config: TrainConfig) -> tuple[int, int]:
+    """Bytes of the gradients after one backward pass under the policy, and of the fp16 copies that its forward pass made."""
     model = build_model(config.model)
     policy = apply_policy(model, config.precision, "cpu")
-    policy(torch.zeros(1, 2, dtype=torch.uint8))[0].float().sum().backward()
-    return _bytes([p.grad for p in model.parameters() if p.grad is not None])
+    with _HalfCopies() as copies:
+        logits, _ = policy(torch.zeros(1, 2, dtype=torch.uint8))
+    logits.float().sum().backward()
+    return _bytes([p.grad for p in model.parameters() if p.grad is not None]), copies.bytes
 
 
 def plot(plan: Plan, path: Path) -> Path:

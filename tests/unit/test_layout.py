@@ -125,3 +125,22 @@ def test_metadata_never_names_apex(repo: Path) -> None:
     # PyPI's `apex` is an unrelated package; NVIDIA's is found by its extension modules at run time.
     for name in ("setup.py", "pyproject.toml", "constraints.txt"):
         assert not re.search(r"^\s*[\"']?apex\b", (repo / name).read_text(encoding="utf-8"), re.MULTILINE), name
+
+
+def test_under_ci_a_test_that_skips_itself_fails(
+    repo: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makeconftest((repo / "tests" / "conftest.py").read_text(encoding="utf-8"))
+    pytester.makepyfile("""
+        import pytest
+        def test_package(): pytest.importorskip("no_such_package")
+        def test_corpus(): pytest.skip("no real corpora at x: set BIGBATCH_CORPORA")
+        @pytest.mark.gpu
+        def test_gpu(): pytest.skip("no GPU")
+        @pytest.mark.xfail
+        def test_known(): assert False
+    """)
+    monkeypatch.delenv("CI", raising=False)
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(skipped=3, xfailed=1)
+    monkeypatch.setenv("CI", "true")
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(skipped=2, failed=1, xfailed=1)

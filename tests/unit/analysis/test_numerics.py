@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,12 +122,20 @@ def test_bytes_in_closed_form() -> None:
     config = MLSTMConfig(hidden_size=16, embedding_size=8, num_layers=2)
     size = 4 * parameters(config)
     assert training_bytes(config, 10, "fp32") == {
-        "weights": size, "gradients": size, "optimizer": 2 * size, "state": 2 * 2 * 10 * 16 * 4
+        "weights": size, "gradients": size, "optimizer": 2 * size, "state": 2 * 2 * 10 * 16 * 4, "copies": 0
     }  # fmt: skip
     half = training_bytes(LSTMConfig(hidden_size=16), 10, "fp16", moments=1, shards=4)
     assert half["state"] == 10 * 16 * (2 + 4) and half["optimizer"] == half["weights"] == parameters(
         LSTMConfig(hidden_size=16)
     )
+
+
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2}, {"weight_norm": False}], ids=str)
+def test_gradients_and_copies_of_a_pass_have_the_size_of_the_closed_form(options: dict) -> None:
+    model = MLSTMConfig(hidden_size=16, embedding_size=8, **options)
+    config = replace(Plan(Path("x"), ("y",)).config("a", "fp16", 1), model=model)
+    expected = training_bytes(model, 1, "fp16")
+    assert numerics._pass_bytes(config) == (expected["gradients"], expected["copies"])
 
 
 def test_the_command_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
