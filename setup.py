@@ -48,6 +48,7 @@ setup(
     python_requires=">=3.11",
     packages=list(PACKAGES),
     package_dir=PACKAGES,
+    package_data={"bigbatch.models": ["*.cpp"]},
     install_requires=[
         "torch>=2.9,<3",
         "numpy>=1.26",

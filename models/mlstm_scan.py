@@ -6,6 +6,9 @@ gradients are one matrix product each over all steps. Everything here is time-ma
 contiguous block. `mlstm.py` and `lstm.py` own the parameters, the projections and the batch-major interface.
 
 With fp16 or bf16 inputs the matrix products run in that type; gates, cell state and all pointwise work are fp32.
+
+An mLSTM in fp32 on a CPU takes compiled loops instead (`mlstm_cpu.py`) where a compiler and MKL are there; what is here
+runs everywhere else, and is what those are compared with.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
+
+from . import mlstm_cpu
 
 # The order of the four blocks of H rows in wx, wh and the bias, and the only place where it is written: that of the
 # weights published by OpenAI. The first three are sigmoid gates and the last a tanh; the slices below rely on it.
@@ -71,11 +76,14 @@ def mlstm_scan(
         reset = reset & (torch.arange(steps, device=reset.device).unsqueeze(1) < lengths)
     tensors = (inputs, wh, wmh, hidden, cell)
     differentiable = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    native = mlstm_cpu.usable(inputs, wmh)
     if differentiable:
-        hiddens, cells = _Scan.apply(inputs, tokens, wh, wmh, hidden, cell, reset)
+        scan = mlstm_cpu.Scan if native else _Scan
+        hiddens, cells = scan.apply(inputs, tokens, wh, wmh, hidden, cell, reset)
     else:
         keep_cells = return_cells or lengths is not None
-        run = _forward(inputs, tokens, wh, wmh, hidden, cell, reset, save=False, keep_cells=keep_cells)
+        forward = mlstm_cpu.forward if native else _forward
+        run = forward(inputs, tokens, wh, wmh, hidden, cell, reset, save=False, keep_cells=keep_cells)
         hiddens, cells = run.hidden[1:], run.cell[1:] if keep_cells else run.cell
     if lengths is None:
         final_hidden, final_cell = hiddens[-1], cells[-1]

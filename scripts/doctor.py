@@ -74,6 +74,12 @@ def describe() -> list[tuple[str, str]]:
     else:
         rows.append(("cuda", "no device: training runs on the CPU in fp32; fp16 there is exact but slow"))
     from ..fp16 import apex
+    from ..models import mlstm_cpu
+
+    kernels = (
+        "compiled" if mlstm_cpu.usable(torch.zeros(1), torch.zeros(1)) else "plain PyTorch (no compiler, or no MKL)"
+    )
+    rows.append(("mLSTM on CPU", kernels))
 
     rows.append(("NVIDIA apex", ", ".join(apex.available()) or "not there (optional, never needed)"))
     free = shutil.disk_usage(".").free / 2**30

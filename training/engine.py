@@ -7,6 +7,7 @@ What differs between families is the task (`tasks/`); what differs between preci
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -373,6 +374,11 @@ class Engine:
     def _signals(self) -> _StopSignals:
         return _StopSignals(self)
 
+    @property
+    def stop_requested(self) -> bool:
+        """Whether this rank was asked to stop."""
+        return self._stop_requested
+
     def request_stop(self) -> None:
         """Ends the run after the present step or within a validation, with a checkpoint; agreed on by all ranks."""
         self._stop_requested = True
@@ -397,6 +403,10 @@ class _StopSignals:
         if number == signal.SIGINT and not under_torchrun():
             signal.signal(signal.SIGINT, self._old[signal.SIGINT])
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for number, handler in self._old.items():
             signal.signal(number, handler)
+        if under_torchrun() and self._engine.stop_requested and isinstance(error, RuntimeError):
+            # Asked to end because another rank has died, and then the exchange with that rank failed: end as asked,
+            # without the traceback of a failure that is no news.
+            os.kill(os.getpid(), signal.SIGTERM)

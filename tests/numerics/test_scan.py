@@ -6,12 +6,29 @@ from typing import Any
 
 import pytest
 import torch
+from bigbatch.models import mlstm_cpu
 from bigbatch.models import mlstm_scan as module
 from bigbatch.models.mlstm import mlstm_cell
 from bigbatch.models.mlstm_scan import mlstm_scan
 from torch import Tensor
 
 T, B, H, V = 9, 5, 8, 11
+
+
+@pytest.fixture(params=["plain PyTorch", "compiled"], autouse=True)
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every test runs on both paths; the second takes fp32 windows of an mLSTM only, the others stay as they are."""
+    if request.param == "plain PyTorch":
+        monkeypatch.setattr(mlstm_cpu, "usable", lambda inputs, wmh: False)
+    elif mlstm_cpu._mkl() is None:
+        pytest.skip("this torch has no MKL")
+    else:
+        assert mlstm_cpu.usable(torch.zeros(1), torch.zeros(1)), (
+            "there is MKL, and a compiler is a requirement of the tests"
+        )
+    return request.param
+
+
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 NAMES = ("inputs", "wh", "wmh", "hidden", "cell")
 
@@ -118,19 +135,25 @@ def test_gradcheck(family: str, source: str) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4, T])
-def test_blocks_of_steps_give_the_same_gradients(steps: int, monkeypatch: pytest.MonkeyPatch, assert_near: Any) -> None:
-    case = Case("mlstm", "table", torch.float64)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("source", ["table", "steps"])
+def test_blocks_of_steps_give_the_same_gradients(
+    steps: int, source: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, assert_near: Any
+) -> None:
+    case = Case("mlstm", source, dtype)
     whole, blocks = case.leaves(), case.leaves()
     case.loss(case.scan(whole)).backward()
     monkeypatch.setattr(module, "BLOCK_ROWS", steps * B)
+    monkeypatch.setattr(mlstm_cpu.Scan, "block_rows", steps * B)
     case.loss(case.scan(blocks)).backward()
     for name in NAMES:
-        assert_near(blocks[name].grad, whole[name].grad, torch.float64, name)
+        assert_near(blocks[name].grad, whole[name].grad, dtype, name)
 
 
 @pytest.mark.parametrize("trained", NAMES)
-def test_frozen_inputs_get_no_gradient_and_change_no_other(trained: str) -> None:
-    case = Case("mlstm", "steps", torch.float64)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_frozen_inputs_get_no_gradient_and_change_no_other(trained: str, dtype: torch.dtype) -> None:
+    case = Case("mlstm", "steps", dtype)
     all_leaves, one = case.leaves(), case.leaves()
     for name in NAMES:
         one[name].requires_grad_(name == trained)
@@ -140,8 +163,9 @@ def test_frozen_inputs_get_no_gradient_and_change_no_other(trained: str) -> None
     assert torch.equal(one[trained].grad, all_leaves[trained].grad)
 
 
-def test_backward_can_run_twice() -> None:
-    case = Case("mlstm", "table", torch.float64)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_backward_can_run_twice(dtype: torch.dtype) -> None:
+    case = Case("mlstm", "table", dtype)
     leaves = case.leaves()
     loss = case.loss(case.scan(leaves))
     first = torch.autograd.grad(loss, [leaves[name] for name in NAMES], retain_graph=True)

@@ -515,3 +515,30 @@ def test_a_schedulers_warning_stops_as_sigterm_does(config: TrainConfig, engine_
     assert engine.run().status == "stopped" and signal.getsignal(number) == before
     found = newest_checkpoint(Path(config.run_dir))
     assert found is not None and found[0].trainer["samples"] in (24, 32)
+
+
+FAILURES = [
+    (True, RuntimeError("closed by peer")),
+    (False, RuntimeError("closed by peer")),
+    (True, ValueError("a user's")),
+]
+
+
+@pytest.mark.parametrize("asked, error", FAILURES, ids=str)
+def test_a_rank_that_was_asked_to_end_dies_quietly_when_its_exchange_fails(
+    config: TrainConfig, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch, asked: bool, error: Exception
+) -> None:
+    killed: list[tuple] = []
+    monkeypatch.setattr(module, "under_torchrun", lambda: True)
+    monkeypatch.setattr(module.os, "kill", lambda *arguments: killed.append(arguments))
+    engine = engine_of(config)
+
+    def fail() -> None:
+        if asked:
+            engine.request_stop()
+        raise error
+
+    at_step(engine, 3, fail)
+    with pytest.raises(type(error)):
+        engine.run()
+    assert killed == ([(os.getpid(), signal.SIGTERM)] if asked and isinstance(error, RuntimeError) else [])
