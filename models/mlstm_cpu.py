@@ -97,6 +97,10 @@ def forward(
 ) -> Saved:  # fmt: skip
     """Runs a window; arguments as in `mlstm_scan`. `save` keeps what backward needs, `keep_cells` the cells alone."""
     inputs, tokens, reset = _dense(inputs), _dense(tokens), _dense(reset)
+    if tokens is not None:
+        low, high = (int(bound) for bound in tokens.aminmax())  # the kernels follow a token without asking
+        if low < 0 or high >= len(inputs):
+            raise IndexError(f"tokens go from {low} to {high}, but the table has {len(inputs)} rows")
     steps = inputs.shape[0] if tokens is None else tokens.shape[0]
     (batch, size), kept = hidden.shape, steps if save else 1
     cells = save or keep_cells
@@ -214,7 +218,11 @@ def _library() -> ctypes.CDLL:
 
 
 def _dense(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else tensor.contiguous()
+    """As the kernels read it: contiguous, and tokens of 8 bytes."""
+    if tensor is None:
+        return None
+    integer = not tensor.is_floating_point() and tensor.dtype != torch.bool
+    return (tensor.long() if integer else tensor).contiguous()
 
 
 def _pointer(tensor: Tensor | None) -> int | None:

@@ -235,3 +235,18 @@ def test_reset_in_padding_leaves_the_final_state() -> None:
     padded = case.scan(case.leaves())
     assert torch.equal(plain[1], padded[1]) and torch.equal(plain[2], padded[2])
     assert torch.equal(padded[2][0], case.tensors["cell"][0])  # a row without tokens keeps its state
+
+
+def test_tokens_beyond_the_table_are_an_error_and_any_integers_will_do() -> None:
+    case = Case("mlstm", "table", torch.float32, "none")
+    assert case.tokens is not None
+    wanted, case.tokens = case.scan(case.leaves()), case.tokens.clone()
+    for bad in (-1, V):
+        case.tokens[2, 1] = bad
+        with pytest.raises(IndexError):
+            case.scan(case.leaves())
+        case.tokens[2, 1] = 0
+    case = Case("mlstm", "table", torch.float32, "none")
+    assert case.tokens is not None
+    case.tokens = case.tokens.int()
+    assert all(torch.equal(a, b) for a, b in zip(case.scan(case.leaves()), wanted, strict=True))
