@@ -97,7 +97,7 @@ def plot_transfer(results: Sequence[Path | str], path: Path | str, title: str = 
         raise ValueError("a result has no accuracy on its test part: score a test file with labels")
     summaries.sort(key=lambda summary: summary["model"]["tokens"])
     millions = [summary["model"]["tokens"] / 1e6 for summary in summaries]
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     for key, name, color in (("probe", "probe on all units", BLUE), ("unit", "best single unit", ORANGE)):
         parts = [summary[key] for summary in summaries]
@@ -116,7 +116,7 @@ def plot_transfer(results: Sequence[Path | str], path: Path | str, title: str = 
     axes.set_xlabel("million characters read")
     axes.set_ylabel(f"test accuracy (n = {last['probe']['n']:,}, 95 % intervals)")
     axes.set_title(title)
-    axes.legend(frameon=False)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
     axes.grid(alpha=0.3)
     return save_figure(figure, path)
 
