@@ -92,11 +92,12 @@ class Saved(NamedTuple):
 
 
 def forward(
-    inputs: Tensor, tokens: Tensor | None, wh: Tensor, wmh: Tensor, hidden: Tensor, cell: Tensor, reset: Tensor | None,
+    inputs: Tensor, tokens: Tensor | None, wh: Tensor, wmh: Tensor | None, hidden: Tensor, cell: Tensor, reset: Tensor | None,
     save: bool, keep_cells: bool,
 ) -> Saved:  # fmt: skip
     """Runs a window; arguments as in `mlstm_scan`. `save` keeps what backward needs, `keep_cells` the cells alone."""
-    inputs, tokens, reset = _dense(inputs), _dense(tokens), _dense(reset)
+    assert wmh is not None, "see `usable`"
+    inputs, tokens, reset = inputs.contiguous(), _dense(tokens), _dense(reset)
     if tokens is not None:
         low, high = (int(bound) for bound in tokens.aminmax())  # the kernels follow a token without asking
         if low < 0 or high >= len(inputs):

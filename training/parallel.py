@@ -114,7 +114,10 @@ def _register_powersgd(module: DistributedDataParallel, rank: int) -> Any:
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
     state = powerSGD_hook.PowerSGDState(
-        None, matrix_approximation_rank=rank, start_powerSGD_iter=10, orthogonalization_epsilon=1e-8
+        None,
+        matrix_approximation_rank=rank,
+        start_powerSGD_iter=10,
+        orthogonalization_epsilon=1e-8,  # pyright: ignore[reportArgumentType]
     )
     module.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     return state
