@@ -60,5 +60,5 @@ setup(
         "safetensors>=0.4.5",
     ],
     extras_require=EXTRAS,
-    entry_points={"console_scripts": ["bigbatch = bigbatch.scripts.cli:main"]},
+    entry_points={"console_scripts": ["bigbatch = bigbatch.scripts.cli:run"]},
 )
