@@ -188,7 +188,21 @@ def _table_records(path: Path, report: SourceReport) -> tuple[list[str], Records
         _, header = next(rows)
     except StopIteration:
         raise ValueError(f"{path}: the file is empty") from None
-    return header, rows
+    return header, _count_wide(path, rows, len(header), report)
+
+
+def _count_wide(path: Path, rows: Records, width: int, report: SourceReport) -> Records:
+    """The rows, and a message if some have more fields than the header: their text is likely cut at a comma."""
+    wide = first = 0
+    for number, row in rows:
+        if len(row) > width:
+            wide, first = wide + 1, first or number
+        yield number, row
+    if wide:
+        report.messages.append(
+            f"{path}: {wide:,} rows have more fields than the {width} of the header (first: line {first}), and only as many are "
+            "read: put quotes around text that holds the separator"
+        )
 
 
 def _csv_rows(path: Path, report: SourceReport) -> Records:

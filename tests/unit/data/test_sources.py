@@ -202,6 +202,16 @@ def test_short_csv_rows_have_no_text(tmp_path: Path) -> None:
     assert report.rows_without_text == 1
 
 
+def test_rows_wider_than_the_header_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('text,label\nfine,1\nslow, but fine,1\n"quoted, fine",0\nloud, long, dull,0\n')
+    report = SourceReport()
+    rows = [row.text for row in iter_rows([path], report=report)]
+    assert rows == ["fine", "slow", "quoted, fine", "loud"]
+    wide = [message for message in report.messages if "more fields" in message]
+    assert len(wide) == 1 and "2 rows" in wide[0] and "the 2 of the header (first: line 3)" in wide[0]
+
+
 def test_error_policy_names_file_and_line(tmp_path: Path) -> None:
     path = write(tmp_path / "d.jsonl", BAD)
     with pytest.raises(ValueError, match=r"d\.jsonl:2: no text in column 'text'"):
