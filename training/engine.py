@@ -7,8 +7,6 @@ What differs between families is the task (`tasks/`); what differs between preci
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +25,7 @@ from ..models.build import build_model
 from .batch_size import NO_RAMP, BatchLayout, batch_at, batch_layout
 from .checkpoint import Checkpoint, load_initial_weights, load_weights, mark_best, newest_checkpoint, save_checkpoint
 from .config import TrainConfig
-from .distributed import Ranks, sum_over_ranks, under_torchrun
+from .distributed import Ranks, sum_over_ranks
 from .evaluate import EvalResult, evaluate_until
 from .memory import explain_out_of_memory, is_out_of_memory
 from .metrics import MetricsWriter, RunningMeans, event_writer
@@ -36,6 +34,7 @@ from .optimizers import build_optimizer, load_optimizer_tensors, optimizer_tenso
 from .parallel import Parallel, whole
 from .profiling import StepProfiler
 from .schedules import check_schedule, lr_factor, scaled_optim
+from .signals import StopSignals
 from .tasks.char_lm import CharLMTask
 
 log = logging.getLogger(__name__)
@@ -174,7 +173,7 @@ class Engine:
         profiler = StepProfiler(self.run_dir if config.profile and self.ranks.is_main else None)
         val = None
         self.model.train()
-        with self._signals(), self._progress_bar() as bar, profiler, self._checkpoint_before_diverging(metrics):
+        with StopSignals(self), self._progress_bar() as bar, profiler, self._checkpoint_before_diverging(metrics):
             while not self._stop and (self.trainer["eval_due"] or not self.finished):
                 before = self.trainer["samples"]
                 if not self.trainer["eval_due"]:
@@ -371,9 +370,6 @@ class Engine:
             total=total, initial=self.trainer["tokens"], unit="char", unit_scale=True, desc="train", disable=hidden, mininterval=0.5
         )  # fmt: skip
 
-    def _signals(self) -> _StopSignals:
-        return _StopSignals(self)
-
     @property
     def stop_requested(self) -> bool:
         """Whether this rank was asked to stop."""
@@ -382,31 +378,3 @@ class Engine:
     def request_stop(self) -> None:
         """Ends the run after the present step or within a validation, with a checkpoint; agreed on by all ranks."""
         self._stop_requested = True
-
-
-class _StopSignals:
-    """SIGTERM, SIGINT and SIGUSR1 end the run after the step in progress; a second SIGINT of one process ends it at once.
-
-    SIGUSR1 is what a scheduler such as Slurm sends ahead of its time limit.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._old: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            self._old[number] = signal.signal(number, self._handle)
-
-    def _handle(self, number: int, frame: object) -> None:
-        self._engine.request_stop()
-        if number == signal.SIGINT and not under_torchrun():
-            signal.signal(signal.SIGINT, self._old[signal.SIGINT])
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
-        if under_torchrun() and self._engine.stop_requested and isinstance(error, RuntimeError):
-            # Asked to end because another rank has died, and then the exchange with that rank failed: end as asked,
-            # without the traceback of a failure that is no news.
-            os.kill(os.getpid(), signal.SIGTERM)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from bigbatch.fp16.config import LossScaleConfig
 from bigbatch.training import engine as module
+from bigbatch.training import signals
 from bigbatch.training.checkpoint import checkpoint_dirs, load_checkpoint, load_model, newest_checkpoint
 from bigbatch.training.config import TrainConfig
 from bigbatch.training.engine import Engine
@@ -529,8 +530,8 @@ def test_a_rank_that_was_asked_to_end_dies_quietly_when_its_exchange_fails(
     config: TrainConfig, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch, asked: bool, error: Exception
 ) -> None:
     killed: list[tuple] = []
-    monkeypatch.setattr(module, "under_torchrun", lambda: True)
-    monkeypatch.setattr(module.os, "kill", lambda *arguments: killed.append(arguments))
+    monkeypatch.setattr(signals, "under_torchrun", lambda: True)
+    monkeypatch.setattr(signals.os, "kill", lambda *arguments: killed.append(arguments))
     engine = engine_of(config)
 
     def fail() -> None:
