@@ -59,7 +59,7 @@ def demo_config(run_dir: str | Path, seed: int = 1234, nproc: int = 2, samples: 
         data=DataConfig(paths=["demo"]),
         batch=BatchConfig(global_batch_size=64, seq_length=32),
         optim=OptimConfig(lr=1e-2),
-        schedule=ScheduleConfig(epochs=2.6, samples=samples, warmup_samples=3200 if not samples else 0),
+        schedule=ScheduleConfig(epochs=4.0, samples=samples, warmup_samples=3200 if not samples else 0),
         log=LogConfig(eval_max_bytes=100_000),
         run_dir=str(run_dir),
         seed=seed,
