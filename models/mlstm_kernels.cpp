@@ -1,224 +1,489 @@
-// The time loops of the mLSTM, fp32: forward and backward over a window in one call each, without a dispatch per step.
+// The mLSTM and the LSTM over a window, fp32, forward and backward in one call each: no dispatch per step.
 //
-// A step is two matrix products, done by the MKL inside torch through the pointers in `Gemm` with weights that were packed
-// once a window, and pointwise work in one pass over memory. Rows are contiguous; T steps, B rows, H units. Gates lie in the
-// order input, forget, output, candidate. Plain C interface for ctypes; threads are OpenMP's, whose runtime is torch's.
+// A step is one or two matrix products with pointwise work on what they give. Weights are packed once a window into panels
+// of four vectors (`NR` columns); a tile of a product stays in registers over all of its sum, and the pointwise work is done
+// on it before the next tile is begun, so that gates pass through memory only where backward needs them. A panel of the
+// gates holds the four gates of the same units. All threads stay inside one parallel region for all steps.
 //
-// exp and tanh are polynomials that the compiler turns into vector code (the C library's are not); inf and NaN go through
-// as they should.
+// An element is summed over k in ascending order whatever the batch, the number of threads or its place: a row's result
+// does not depend on the rows beside it.
+//
+// Rows are contiguous; T steps, B rows, H units. Gates lie in the order input, forget, output, candidate. exp and tanh are
+// polynomials on vectors; inf and NaN go through as they should. Plain C interface for ctypes; threads are OpenMP's, whose
+// runtime is torch's. Without wmh (null) the model is an LSTM: m = h, and the inputs are 4H wide instead of 5H.
 
+#include <omp.h>
+
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 namespace {
 
-inline float exp_(float x) {
-    x = x > 88.0f ? 88.0f : x;  // comparisons are false for NaN, which therefore stays
-    x = x < -87.0f ? -87.0f : x;
-    const float n = __builtin_nearbyintf(x * 1.44269504f);
-    const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;  // Cephes' expf on [-ln 2 / 2, ln 2 / 2]
+#if defined(__AVX512F__)
+constexpr int W = 16, MR = 14;  // floats in a vector; rows of a tile: with two vectors each, 28 of 32 registers hold sums
+#elif defined(__AVX__)
+constexpr int W = 8, MR = 6;  // 12 of 16
+#else
+constexpr int W = 4, MR = 6;
+#endif
+constexpr int NR = 4 * W;  // columns of a panel, which lies as two halves of NR / 2
+
+typedef float V __attribute__((vector_size(4 * W)));
+typedef int32_t I __attribute__((vector_size(4 * W)));
+
+inline V all(float x) { return x - V{}; }
+
+inline V load(const float* p) {
+    V v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+
+inline void store(float* p, V v) { std::memcpy(p, &v, sizeof v); }
+
+// The first n of a vector; zeros behind them.
+inline V load(const float* p, int64_t n) {
+    if (n >= W) return load(p);
+    V v = {};
+    if (n > 0) std::memcpy(&v, p, n * sizeof(float));
+    return v;
+}
+
+inline void store(float* p, V v, int64_t n) {
+    if (n >= W)
+        store(p, v);
+    else if (n > 0)
+        std::memcpy(p, &v, n * sizeof(float));
+}
+
+// What is not read again soon goes past the caches, where it would drive out the weights.
+inline void store_past(float* p, V v, int64_t n) {
+#if defined(__AVX512F__)
+    if (n >= W && reinterpret_cast<uintptr_t>(p) % sizeof v == 0) return _mm512_stream_ps(p, (__m512)v);
+#elif defined(__AVX__)
+    if (n >= W && reinterpret_cast<uintptr_t>(p) % sizeof v == 0) return _mm256_stream_ps(p, (__m256)v);
+#endif
+    store(p, v, n);
+}
+
+// 1 / x for x in [1, 3e38]: an estimate of 14 bits and one Newton step are faster than a division, and as good as fp32.
+inline V inverse(V x) {
+#if defined(__AVX512F__)
+    const V r = (V)_mm512_rcp14_ps((__m512)x);
+    return r * (2.0f - x * r);
+#else
+    return 1.0f / x;
+#endif
+}
+
+inline V exp_(V x) {
+    x = x > all(88.0f) ? all(88.0f) : x;  // comparisons are false for NaN, which therefore stays
+    x = x < all(-87.0f) ? all(-87.0f) : x;
+    const V n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;  // to the nearest integer
+    const V r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    V p = all(1.9875691500e-4f);  // Cephes' expf on [-ln 2 / 2, ln 2 / 2]
     p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
-    float scale;
-    std::memcpy(&scale, &bits, sizeof scale);
-    return p * scale;
+    const I bits = (__builtin_convertvector(n, I) + 127) << 23;
+    return p * (V)bits;  // the same bits read as floats
 }
 
-inline float sigmoid_(float x) { return 1.0f / (1.0f + exp_(-x)); }
+inline V sigmoid_(V x) { return inverse(1.0f + exp_(-x)); }
 
-inline float tanh_(float x) {
-    const float z = x * x;  // Cephes' tanhf: a polynomial near 0, where the formula with exp would cancel
-    float p = -5.70498872745e-3f;
+inline V tanh_(V x) {
+    const V z = x * x;  // Cephes' tanhf: a polynomial near 0, where the formula with exp would cancel
+    V p = all(-5.70498872745e-3f);
     p = p * z + 2.06390887954e-2f;
     p = p * z - 5.37397155531e-2f;
     p = p * z + 1.33314422036e-1f;
     p = p * z - 3.33332819422e-1f;
-    const float small = p * z * x + x;
-    const float big = 1.0f - 2.0f / (exp_(2.0f * x) + 1.0f);
-    return z < 0.390625f ? small : big;
+    const V small = p * z * x + x;
+    const V big = 1.0f - 2.0f * inverse(exp_(2.0f * x) + 1.0f);
+    return z < all(0.390625f) ? small : big;
 }
 
-// g = sigmoid(g + x)
-inline void add_sigmoid(float* __restrict g, const float* __restrict x, int64_t n) {
-    for (int64_t j = 0; j < n; ++j) g[j] = sigmoid_(g[j] + x[j]);
+inline int64_t up(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
+
+// A panel lies in chunks of kChunk rows, each as two halves (rows, NR / 2): a half fits the second-level cache beside the
+// next one, which is fetched meanwhile.
+constexpr int64_t kChunk = 1024;
+
+// Where column c of row k lies in a panel of K rows.
+inline int64_t at_panel(int64_t k, int64_t c, int64_t K) {
+    const int64_t start = k / kChunk * kChunk, rows = std::min(kChunk, K - start);
+    return start * NR + (c / (2 * W) * rows + k - start) * 2 * W + c % (2 * W);
 }
 
-inline void add_tanh(float* __restrict g, const float* __restrict x, int64_t n) {
-    for (int64_t j = 0; j < n; ++j) g[j] = tanh_(g[j] + x[j]);
-}
-
-// c = f * before + i * u, and h = o * tanh(c)
-inline void update(const float* __restrict gates, const float* __restrict before, float* __restrict c,
-                   float* __restrict h, int64_t H) {
-    for (int64_t j = 0; j < H; ++j) {
-        const float cell = gates[H + j] * before[j] + gates[j] * gates[3 * H + j];
-        c[j] = cell;
-        h[j] = gates[2 * H + j] * tanh_(cell);
+// c[R][NR], half of the columns: (+)= a (R rows of K) times half a chunk b (K, NR / 2). `a` lies in rows lda apart, or packed
+// as (K, MR). Fetches K cache lines from `ahead` on unless null.
+template <int R, bool PackedA, bool Ahead>
+inline void half_tile(const float* a, int64_t lda, const float* b, int64_t K, bool add, float* c, const float* ahead) {
+    V sum[R][2] = {};
+    if (add)
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) sum[r][0] = load(c + r * NR), sum[r][1] = load(c + r * NR + W);
+    for (int64_t k = 0; k < K; ++k) {
+        if (Ahead) __builtin_prefetch(ahead + k * 16, 0, 2);
+        const V b0 = load(b + k * 2 * W), b1 = load(b + k * 2 * W + W);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+            const float x = PackedA ? a[k * MR + r] : a[r * lda + k];
+            sum[r][0] += x * b0;
+            sum[r][1] += x * b1;
+        }
     }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) store(c + r * NR, sum[r][0]), store(c + r * NR + W, sum[r][1]);
 }
 
-inline void update_from_zero(const float* __restrict gates, float* __restrict c, float* __restrict h, int64_t H) {
-    for (int64_t j = 0; j < H; ++j) {
-        const float cell = gates[j] * gates[3 * H + j];
-        c[j] = cell;
-        h[j] = gates[2 * H + j] * tanh_(cell);
+// c[rows][NR] (+)= a times a whole chunk, for 1 to MR rows.
+template <bool PackedA, bool Ahead, int R = MR>
+inline void tile(int64_t rows, const float* a, int64_t lda, const float* b, int64_t K, bool add, float* c,
+                 const float* ahead) {
+    if constexpr (R > 1)
+        if (rows < R) return tile<PackedA, Ahead, R - 1>(rows, a, lda, b, K, add, c, ahead);
+    half_tile<R, PackedA, Ahead>(a, lda, b, K, add, c, ahead);
+    half_tile<R, PackedA, Ahead>(a, lda, b + K * 2 * W, K, add, c + 2 * W, ahead + K * 16);
+}
+
+// One thread's part of (panels x rows). Threads that own whole rows need nothing from one another in any step, so panels are
+// split only where there are too few rows for all threads.
+struct Share {
+    int64_t first_panel, last_panel, first_row, last_row;
+
+    Share(int64_t panels, int64_t rows) {
+        const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+        const int64_t down = std::clamp<int64_t>(rows / 16, 1, threads), across = threads / down;
+        const int64_t p = thread % across, r = std::min(thread / across, down);  // what is left over does nothing
+        first_panel = panels * p / across, last_panel = panels * (p + 1) / across;
+        first_row = rows * r / down, last_row = rows * std::min(r + 1, down) / down;
+        alone = across == 1;
     }
-}
 
-inline void multiply(const float* __restrict a, const float* __restrict b, float* __restrict out, int64_t n) {
-    for (int64_t j = 0; j < n; ++j) out[j] = a[j] * b[j];
-}
+    bool alone;  // with its rows
 
-inline void add(float* __restrict to, const float* __restrict from, int64_t n) {
-    for (int64_t j = 0; j < n; ++j) to[j] += from[j];
-}
-
-// Gradients of the gates before their nonlinearity from d_h and d_c; d_c becomes that of the cell before.
-inline void update_backward(const float* __restrict gates, const float* __restrict before, const float* __restrict c,
-                            const float* __restrict d_h, float* __restrict d_c, float* __restrict d_gates, int64_t H) {
-    for (int64_t j = 0; j < H; ++j) {
-        const float i = gates[j], f = gates[H + j], o = gates[2 * H + j], u = gates[3 * H + j];
-        const float t = tanh_(c[j]);
-        const float d = d_c[j] + d_h[j] * o * (1.0f - t * t);
-        d_gates[j] = d * u * i * (1.0f - i);
-        d_gates[H + j] = d * before[j] * f * (1.0f - f);
-        d_gates[2 * H + j] = d_h[j] * t * o * (1.0f - o);
-        d_gates[3 * H + j] = d * i * (1.0f - u * u);
-        d_c[j] = d * f;
+    // Between products: waits until the other threads have their columns of these rows.
+    void meet() const {
+        if (alone) return;
+#pragma omp barrier
     }
-}
 
-// d_xm = d_m * z and d_z = d_m * x_m; d_z is the memory of d_m.
-inline void multiply_backward(const float* __restrict x_m, const float* __restrict z, float* __restrict d_m,
-                              float* __restrict d_xm, int64_t H) {
-    for (int64_t j = 0; j < H; ++j) {
-        const float d = d_m[j];
-        d_xm[j] = d * z[j];
-        d_m[j] = d * x_m[j];
+    // f(first row, rows) for blocks of nearly equal size, at most MR.
+    template <class F>
+    void blocks(F f) const {
+        const int64_t rows = last_row - first_row, count = up(rows, MR);
+        for (int64_t i = 0; i < count; ++i) {
+            const int64_t first = first_row + rows * i / count;
+            f(first, first_row + rows * (i + 1) / count - first);
+        }
     }
+};
+
+// Asks for huge pages under a large buffer that nobody has written to yet: a window keeps hundreds of megabytes, and the first
+// touch of each small page costs as much as filling it.
+inline void use_huge_pages(float* p, int64_t floats) {
+#if defined(__linux__)
+    constexpr uintptr_t kHuge = 1 << 21;
+    const uintptr_t first = (reinterpret_cast<uintptr_t>(p) + kHuge - 1) / kHuge * kHuge;
+    const uintptr_t last = reinterpret_cast<uintptr_t>(p + floats) / kHuge * kHuge;
+    if (p && first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);  // no matter if refused
+#endif
 }
 
-using Index = int;  // MKL's LP64 interface
-using SgemmCompute = void (*)(int, int, int, Index, Index, Index, const float*, Index, const float*, Index, float, float*,
-                              Index);
-constexpr int kRowMajor = 101, kNoTrans = 111, kPacked = 151;
+// Room for floats, aligned to cache lines.
+struct Scratch {
+    explicit Scratch(int64_t floats) : memory(static_cast<float*>(std::aligned_alloc(64, up(floats, 16) * 64 + 64))) {}
+    ~Scratch() { std::free(memory); }
+    Scratch(const Scratch&) = delete;
+    operator float*() const { return memory; }
+    float* const memory;
+};
+
+// This thread's tiles of a (B, K) times packed panels; done(row, rows, panel, tile) takes each. Scratch holds a panel of rows.
+template <class Done>
+void product(const float* a, int64_t lda, const float* packed, int64_t K, const Share& share, float* scratch, Done done) {
+    for (int64_t p = share.first_panel; p < share.last_panel; ++p)
+        for (int64_t start = 0; start < K; start += kChunk) {
+            const int64_t k = std::min(kChunk, K - start), lines = 2 * k;  // of a half
+            const float *chunk = packed + (p * K + start) * NR, *ahead = chunk + k * NR, *end = ahead + 2 * lines * 16;
+            const bool last = start + k == K;
+            share.blocks([&](int64_t row, int64_t rows) {
+                float* c = scratch + (row - share.first_row) * NR;
+                if (ahead < end)
+                    tile<false, true>(rows, a + row * lda + start, lda, chunk, k, start > 0, c, ahead);
+                else
+                    tile<false, false>(rows, a + row * lda + start, lda, chunk, k, start > 0, c, nullptr);
+                ahead += lines * 16;
+                if (last) done(row, rows, p, c);
+            });
+        }
+}
+
+// Gradients of the gates before their nonlinearity from d_h and d_c, n units; d_c becomes that of the cell before.
+inline void update_backward(const float* gates, const float* before, const float* after, V d_h, float* d_c, float* d_gates,
+                            int64_t H, int64_t n, bool zero) {
+    const V i = load(gates, n), f = load(gates + H, n), o = load(gates + 2 * H, n), u = load(gates + 3 * H, n);
+    const V t = tanh_(load(after, n));
+    const V d = load(d_c, n) + d_h * o * (1.0f - t * t);
+    store(d_gates, d * u * i * (1.0f - i), n);
+    // Where a row was reset, the cell before may hold anything, even a NaN.
+    store(d_gates + H, zero ? V{} : d * load(before, n) * f * (1.0f - f), n);
+    store(d_gates + 2 * H, d_h * t * o * (1.0f - o), n);
+    store(d_gates + 3 * H, d * i * (1.0f - u * u), n);
+    store(d_c, zero ? V{} : d * f, n);
+}
 
 }  // namespace
 
 extern "C" {
 
-// Weights packed by cblas_sgemm_pack as the right-hand matrix of a product with B rows, and the function that uses them.
-struct Gemm {
-    SgemmCompute compute;
-    const float* wmh;  // forward: wmh^T (H, H); backward: wmh (H, H)
-    const float* wh;   // forward: wh^T (H, 4H); backward: wh (4H, H)
-};
+// Floats of each of the two packed buffers: those of (4H, H) and (H, H).
+int64_t mlstm_packed_size(int64_t H, int recurrent) { return recurrent ? up(H, NR) * H * NR : std::max(up(H, W), 4 * up(H, NR)) * H * NR; }
 
-// Runs T steps. `x` is (T, B, 5H), or with `tokens` (T, B) a table (V, 5H). hidden and cell are (T + 1, B, H) and their
-// first entry is the initial state, zeroed here where the first step resets; gates is (T, B, 4H), z (T, B, H), m (B, H) is
-// scratch. Where nothing is kept for backward, gates and z have one entry (`kept` 0); then cell may have one too (`cells` 0).
-void mlstm_forward(const Gemm* gemm, const float* x, const int64_t* tokens, const uint8_t* reset, float* hidden,
-                   float* cell, float* gates, float* z, float* m, int64_t T, int64_t B, int64_t H, int kept, int cells,
-                   int threads) {
-    const int64_t BH = B * H;
-    for (int64_t t = 0; t < T; ++t) {
-        float* h = hidden + t * BH;
-        float* c = cell + (cells ? t * BH : 0);
-        float* c_next = cells ? c + BH : c;
-        float* g = gates + (kept ? t * 4 * BH : 0);
-        float* z_t = z + (kept ? t * BH : 0);
-        const int64_t* token = tokens ? tokens + t * B : nullptr;
-        const float* x_t = tokens ? x : x + t * 5 * BH;
-        const uint8_t* zero = reset ? reset + t * B : nullptr;
-        if (zero && t == 0)
-            for (int64_t b = 0; b < B; ++b)
-                if (zero[b]) {
-                    std::memset(h + b * H, 0, H * sizeof(float));
-                    std::memset(c + b * H, 0, H * sizeof(float));
-                }
-        gemm->compute(kRowMajor, kNoTrans, kPacked, B, H, H, h, H, gemm->wmh, H, 0.0f, z_t, H);
-#pragma omp parallel for num_threads(threads) schedule(static)
-        for (int64_t b = 0; b < B; ++b) {
-            if (zero && zero[b]) std::memset(z_t + b * H, 0, H * sizeof(float));
-            multiply(z_t + b * H, x_t + (token ? token[b] : b) * 5 * H + 4 * H, m + b * H, H);
+// For the forward pass: wh (4H, H) in panels of the four gates of W units, wmh (H, H) transposed in panels of NR units.
+void mlstm_pack_forward(const float* wh, const float* wmh, float* packed_wh, float* packed_wmh, int64_t H, int threads) {
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static)
+        for (int64_t p = 0; p < up(H, W); ++p) {
+            float* panel = packed_wh + p * H * NR;
+            for (int64_t column = 0; column < NR; ++column) {
+                const int64_t unit = p * W + column % W;
+                const float* row = wh + (column / W * H + unit) * H;
+                for (int64_t k = 0; k < H; ++k) panel[at_panel(k, column, H)] = unit < H ? row[k] : 0.0f;
+            }
         }
-        gemm->compute(kRowMajor, kNoTrans, kPacked, B, 4 * H, H, m, H, gemm->wh, 4 * H, 0.0f, g, 4 * H);
+#pragma omp for schedule(static)
+        for (int64_t p = 0; p < (wmh ? up(H, NR) : 0); ++p) {
+            float* panel = packed_wmh + p * H * NR;
+            for (int64_t column = 0; column < NR; ++column) {
+                const int64_t unit = p * NR + column;
+                const float* row = wmh + unit * H;
+                for (int64_t k = 0; k < H; ++k) panel[at_panel(k, column, H)] = unit < H ? row[k] : 0.0f;
+            }
+        }
+    }
+}
+
+// For the backward pass: wh (4H, H) and wmh (H, H) as they are, in panels of NR columns.
+void mlstm_pack_backward(const float* wh, const float* wmh, float* packed_wh, float* packed_wmh, int64_t H, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
-        for (int64_t b = 0; b < B; ++b) {
-            const float* x_b = x_t + (token ? token[b] : b) * 5 * H;
-            float* g_b = g + b * 4 * H;
-            add_sigmoid(g_b, x_b, 3 * H);
-            add_tanh(g_b + 3 * H, x_b + 3 * H, H);
-            if (zero && zero[b]) {  // a closed forget gate also cuts the gradient
-                std::memset(g_b + H, 0, H * sizeof(float));
-                update_from_zero(g_b, c_next + b * H, h + BH + b * H, H);
-            } else if (cells) {
-                update(g_b, c + b * H, c_next + b * H, h + BH + b * H, H);
+    for (int64_t p = 0; p < up(H, NR); ++p) {
+        const int64_t n = std::min<int64_t>(NR, H - p * NR);
+        for (int part = 0; part < (wmh ? 2 : 1); ++part) {
+            const float* from = (part ? wmh : wh) + p * NR;
+            const int64_t K = part ? H : 4 * H;
+            float* panel = (part ? packed_wmh : packed_wh) + p * K * NR;
+            for (int64_t k = 0; k < K; ++k)
+                for (int q = 0; q < 4; ++q) store(panel + at_panel(k, q * W, K), load(from + k * H + q * W, n - q * W));
+        }
+    }
+}
+
+// Runs T steps with weights from `mlstm_pack_forward` from the state (h0, c0), (B, H) each. `x` is (T, B, 5H), or with
+// `tokens` (T, B) a table (V, 5H). hidden is (T, B, H) and so is cell, or (1, B, H) if `cells` is 0. For backward, gates
+// (T, B, 4H) and z = wmh h (T, B, H) are filled unless null. m (B, H) is scratch.
+void mlstm_forward(const float* wh, const float* wmh, const float* x, const int64_t* tokens, const uint8_t* reset,
+                   const float* h0, const float* c0, float* hidden, float* cell, float* gates, float* z, float* m, int64_t T,
+                   int64_t B, int64_t H, int cells, int threads) {
+    const int64_t BH = B * H, width = wmh ? 5 * H : 4 * H;
+    use_huge_pages(hidden, T * BH), use_huge_pages(cell, (cells ? T : 1) * BH);
+    use_huge_pages(gates, T * 4 * BH), use_huge_pages(z, T * BH);
+#pragma omp parallel num_threads(threads)
+    {
+        const Share wide(up(H, NR), B);
+        const Share narrow(up(H, W), B);
+        const Scratch scratch((wide.last_row - wide.first_row) * NR);
+        for (int64_t t = 0; t < T; ++t) {
+            const float* h = t ? hidden + (t - 1) * BH : h0;
+            const float* c = t ? cell + (cells ? (t - 1) * BH : 0) : c0;
+            float* h_next = hidden + t * BH;
+            float* c_next = cell + (cells ? t * BH : 0);
+            const uint8_t* zero = reset ? reset + t * B : nullptr;
+            const auto x_of = [&](int64_t b) { return x + (tokens ? tokens[t * B + b] : t * B + b) * width; };
+            if (wmh) {
+                product(h, H, wmh, H, wide, scratch, [&](int64_t row, int64_t rows, int64_t p, const float* tile) {
+                    for (int64_t r = 0; r < rows; ++r)
+                        for (int64_t q = 0, unit = p * NR; q < 4 && unit < H; ++q, unit += W) {
+                            const int64_t b = row + r, at = b * H + unit, n = H - unit;
+                            const V z_b = zero && zero[b] ? V{} : load(tile + r * NR + q * W);
+                            if (z) store_past(z + t * BH + at, z_b, n);
+                            store(m + at, z_b * load(x_of(b) + 4 * H + unit, n), n);
+                        }
+                });
+            } else if (zero) {
+                const int64_t first = std::min(wide.first_panel * NR, H), count = std::min(wide.last_panel * NR, H) - first;
+                for (int64_t b = wide.first_row; b < wide.last_row; ++b) {
+                    if (zero[b])
+                        std::memset(m + b * H + first, 0, count * sizeof(float));
+                    else
+                        std::memcpy(m + b * H + first, h + b * H + first, count * sizeof(float));
+                }
+            }
+            wide.meet();
+            const float* factor = wmh || zero ? m : h;
+            product(factor, H, wh, H, narrow, scratch, [&](int64_t row, int64_t rows, int64_t p, const float* tile) {
+                const int64_t unit = p * W, n = H - unit;
+                for (int64_t r = 0; r < rows; ++r) {
+                    const int64_t b = row + r, at = b * H + unit;
+                    const float* x_b = x_of(b) + unit;
+                    const float* sum = tile + r * NR;
+                    const bool zeroed = zero && zero[b];
+                    const V i = sigmoid_(load(sum) + load(x_b, n));
+                    // A closed forget gate also cuts the gradient.
+                    const V f = zeroed ? V{} : sigmoid_(load(sum + W) + load(x_b + H, n));
+                    const V o = sigmoid_(load(sum + 2 * W) + load(x_b + 2 * H, n));
+                    const V u = tanh_(load(sum + 3 * W) + load(x_b + 3 * H, n));
+                    const V next = zeroed ? i * u : f * load(c + at, n) + i * u;
+                    store(c_next + at, next, n);
+                    store(h_next + at, o * tanh_(next), n);
+                    if (gates) {
+                        float* g = gates + (t * B + b) * 4 * H + unit;
+                        store_past(g, i, n), store_past(g + H, f, n), store_past(g + 2 * H, o, n), store_past(g + 3 * H, u, n);
+                    }
+                }
+            });
+            wide.meet();
+        }
+    }
+}
+
+// Walks T steps backwards with weights from `mlstm_pack_backward`. c0 (B, H) is the cell state before them. dh and dc (B, H)
+// come as the gradients of the state after them and leave as those of the state before them. d_gates (T, B, 4H), d_xm, d_z
+// and m (T, B, H) are filled for the gradients of inputs and weights; grad_h and grad_c (T, B, H) are added where they are
+// not null. An LSTM has no z, d_xm, d_z and m.
+void mlstm_backward(const float* wh, const float* wmh, const float* x, const int64_t* tokens, const uint8_t* reset,
+                    const float* c0, const float* cell, const float* gates, const float* z, const float* grad_h, const float* grad_c,
+                    float* dh, float* dc, float* d_gates, float* d_xm, float* d_z, float* m, int64_t T, int64_t B, int64_t H,
+                    int threads) {
+    const int64_t BH = B * H, width = 5 * H;
+    // Step t from the gradient of its hidden state, one vector of row b from `unit` on.
+    const auto pointwise = [&](int64_t t, int64_t b, int64_t unit, V d_h) {
+        const int64_t at = b * H + unit, n = H - unit;
+        if (grad_h) d_h += load(grad_h + t * BH + at, n);
+        if (grad_c) store(dc + at, load(dc + at, n) + load(grad_c + t * BH + at, n), n);
+        const float* before = t ? cell + (t - 1) * BH : c0;
+        update_backward(gates + (t * B + b) * 4 * H + unit, before + at, cell + t * BH + at, d_h, dc + at,
+                        d_gates + (t * B + b) * 4 * H + unit, H, n, reset && reset[t * B + b]);
+    };
+#pragma omp parallel num_threads(threads)
+    {
+        const Share share(up(H, NR), B);
+        const Scratch scratch((share.last_row - share.first_row) * NR);
+        for (int64_t b = share.first_row; b < share.last_row; ++b)
+            for (int64_t unit = share.first_panel * NR; unit < std::min(share.last_panel * NR, H); unit += W)
+                pointwise(T - 1, b, unit, load(dh + b * H + unit, H - unit));
+        share.meet();
+        for (int64_t t = T - 1; t >= 0; --t) {
+            const uint8_t* zero = reset ? reset + t * B : nullptr;
+            // The gradient of the hidden state before step t is that of the state after step t - 1.
+            const auto pass_on = [&](int64_t row, int64_t rows, int64_t p, const float* tile) {
+                for (int64_t r = 0; r < rows; ++r)
+                    for (int64_t q = 0, unit = p * NR; q < 4 && unit < H; ++q, unit += W) {
+                        const int64_t b = row + r;
+                        const V d_h = !wmh && zero && zero[b] ? V{} : load(tile + r * NR + q * W);
+                        if (t)
+                            pointwise(t - 1, b, unit, d_h);
+                        else
+                            store(dh + b * H + unit, d_h, H - unit);
+                    }
+            };
+            const float* d_g = d_gates + t * 4 * BH;
+            if (wmh) {
+                product(d_g, 4 * H, wh, 4 * H, share, scratch, [&](int64_t row, int64_t rows, int64_t p, const float* tile) {
+                    for (int64_t r = 0; r < rows; ++r)
+                        for (int64_t q = 0, unit = p * NR; q < 4 && unit < H; ++q, unit += W) {
+                            const int64_t b = row + r, at = t * BH + b * H + unit, n = H - unit;
+                            const V d_m = load(tile + r * NR + q * W), z_b = load(z + at, n);
+                            const V x_m = load(x + (tokens ? tokens[t * B + b] : t * B + b) * width + 4 * H + unit, n);
+                            store(d_xm + at, d_m * z_b, n);
+                            store(d_z + at, zero && zero[b] ? V{} : d_m * x_m, n);
+                            store(m + at, z_b * x_m, n);
+                        }
+                });
+                share.meet();
+                product(d_z + t * BH, H, wmh, H, share, scratch, pass_on);
             } else {
-                float* c_b = c + b * H;  // in place
-                float* h_b = h + BH + b * H;
-                for (int64_t j = 0; j < H; ++j) {
-                    const float next = g_b[H + j] * c_b[j] + g_b[j] * g_b[3 * H + j];
-                    c_b[j] = next;
-                    h_b[j] = g_b[2 * H + j] * tanh_(next);
+                product(d_g, 4 * H, wh, 4 * H, share, scratch, pass_on);
+            }
+            share.meet();
+        }
+    }
+}
+
+// d_w (M, N) += a (R, M)^T b (R, N): the gradient of a weight over R rows. Scratch is for `mlstm_gradient_scratch` floats.
+constexpr int64_t kRows = 256, kColumns = 392 / MR * MR;
+
+constexpr int64_t kStride = kRows * MR + 16, kScratch = kColumns / MR * kStride + kRows * NR;
+
+int64_t mlstm_gradient_scratch(int threads) { return threads * kScratch; }
+
+void mlstm_weight_gradient(float* d_w, const float* a, const float* b, float* scratch, int64_t R, int64_t M, int64_t N,
+                           int threads) {
+#pragma omp parallel num_threads(threads)
+    {
+        const int64_t thread = omp_get_thread_num(), count = omp_get_num_threads();
+        const int64_t blocks = up(M, MR), first = blocks * thread / count * MR;
+        const int64_t last = std::min(M, blocks * (thread + 1) / count * MR);
+        float* packed_a = scratch + thread * kScratch;
+        float* packed_b = packed_a + kColumns / MR * kStride;
+        for (int64_t row = 0; row < R; row += kRows)
+            for (int64_t column = first; column < last; column += kColumns) {
+                const int64_t K = std::min(kRows, R - row), m = std::min(kColumns, last - column);
+                for (int64_t k = 0; k < K; ++k)
+                    for (int64_t i = 0; i < m; i += MR) {
+                        const float* from = a + (row + k) * M + column + i;
+                        float* to = packed_a + i / MR * kStride + k * MR;
+                        if (W >= MR)
+                            store(to, load(from, std::min<int64_t>(W, m - i)));  // what is too much is overwritten next
+                        else
+                            for (int64_t r = 0; r < MR; ++r) to[r] = i + r < m ? from[r] : 0.0f;
+                    }
+                for (int64_t j = 0; j < N; j += NR) {
+                    const int64_t n = std::min<int64_t>(NR, N - j);
+                    for (int64_t k = 0; k < K; ++k)
+                        for (int q = 0; q < 4; ++q)
+                            store(packed_b + at_panel(k, q * W, K), load(b + (row + k) * N + j + q * W, n - q * W));
+                    for (int64_t i = 0; i < m; i += MR) {
+                        alignas(64) float c[MR * NR];
+                        tile<true, false>(MR, packed_a + i / MR * kStride, 0, packed_b, K, false, c, nullptr);
+                        for (int64_t r = 0; r < std::min<int64_t>(MR, m - i); ++r) {
+                            float* to = d_w + (column + i + r) * N + j;
+                            for (int q = 0; q < 4; ++q) {
+                                const int64_t left = n - q * W;
+                                if (left > 0) store(to + q * W, load(to + q * W, left) + load(c + r * NR + q * W), left);
+                            }
+                        }
+                    }
                 }
             }
-        }
     }
 }
 
-// Walks T steps backwards. dh and dc (B, H) come as the gradients of the state after them and leave as those of the state
-// before them. d_gates (T, B, 4H), d_xm and d_z (T, B, H) are filled for the gradients of inputs and weights; grad_h and
-// grad_c (T, B, H) are added where they are not null.
-void mlstm_backward(const Gemm* gemm, const float* x, const int64_t* tokens, const uint8_t* reset, const float* cell,
-                    const float* gates, const float* z, const float* grad_h, const float* grad_c, float* dh, float* dc,
-                    float* d_gates, float* d_xm, float* d_z, int64_t T, int64_t B, int64_t H, int threads) {
-    const int64_t BH = B * H;
-    for (int64_t t = T - 1; t >= 0; --t) {
-        const float* g = gates + t * 4 * BH;
-        const float* c = cell + t * BH;
-        float* dg = d_gates + t * 4 * BH;
-        float* dm = d_z + t * BH;
-        const int64_t* token = tokens ? tokens + t * B : nullptr;
-        const float* x_t = tokens ? x : x + t * 5 * BH;
-        const uint8_t* zero = reset ? reset + t * B : nullptr;
-#pragma omp parallel for num_threads(threads) schedule(static)
-        for (int64_t b = 0; b < B; ++b) {
-            if (grad_h) add(dh + b * H, grad_h + t * BH + b * H, H);
-            if (grad_c) add(dc + b * H, grad_c + t * BH + b * H, H);
-            update_backward(g + b * 4 * H, c + b * H, c + BH + b * H, dh + b * H, dc + b * H, dg + b * 4 * H, H);
-            if (zero && zero[b]) {  // the cell before may hold anything, even a NaN
-                std::memset(dg + b * 4 * H + H, 0, H * sizeof(float));
-                std::memset(dc + b * H, 0, H * sizeof(float));
-            }
-        }
-        gemm->compute(kRowMajor, kNoTrans, kPacked, B, H, 4 * H, dg, 4 * H, gemm->wh, H, 0.0f, dm, H);
-#pragma omp parallel for num_threads(threads) schedule(static)
-        for (int64_t b = 0; b < B; ++b) {
-            multiply_backward(x_t + (token ? token[b] : b) * 5 * H + 4 * H, z + t * BH + b * H, dm + b * H,
-                              d_xm + t * BH + b * H, H);
-            if (zero && zero[b]) std::memset(dm + b * H, 0, H * sizeof(float));
-        }
-        gemm->compute(kRowMajor, kNoTrans, kPacked, B, H, H, dm, H, gemm->wmh, H, 0.0f, dh, H);
-    }
-}
-
-// Adds N rows of gradients to the rows of a table: d_table[tokens[n], first : first + W] += d[n]. Each thread owns some
-// columns, so that nothing is added twice at once and the order of additions is that of n.
-void mlstm_table_backward(const float* d, const int64_t* tokens, float* d_table, int64_t N, int64_t W, int64_t first,
+// Adds N rows of gradients to the rows of a table: d_table[tokens[n], first : first + columns] += d[n]. Each thread owns
+// some columns, so that nothing is added twice at once and the order of additions is that of n.
+void mlstm_table_backward(const float* d, const int64_t* tokens, float* d_table, int64_t N, int64_t columns, int64_t first,
                           int64_t width, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t part = 0; part < threads; ++part) {
-        const int64_t low = W * part / threads, high = W * (part + 1) / threads;
+        const int64_t low = columns * part / threads, high = columns * (part + 1) / threads;
         for (int64_t n = 0; n < N; ++n) {
             float* __restrict row = d_table + tokens[n] * width + first;
-            const float* __restrict from = d + n * W;
+            const float* __restrict from = d + n * columns;
             for (int64_t j = low; j < high; ++j) row[j] += from[j];
         }
     }

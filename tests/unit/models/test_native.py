@@ -58,7 +58,7 @@ def test_without_a_compiler_plain_pytorch_runs(
     monkeypatch.setattr(native.shutil, "which", lambda name: None)
     monkeypatch.delenv("CXX", raising=False)
     with caplog.at_level(logging.WARNING):
-        assert not mlstm_cpu.usable(torch.zeros(1), torch.zeros(1))
+        assert not mlstm_cpu.usable(torch.zeros(1))
     assert "no C++ compiler: the mLSTM runs on plain PyTorch" in caplog.text
     native.library.cache_clear()
     monkeypatch.setenv("CXX", "/nowhere/compiler")
@@ -79,6 +79,6 @@ def test_a_cache_that_cannot_be_written_is_replaced(tmp_path: Path, monkeypatch:
     assert native.cache_folder() == tmp_path / "bigbatch"
 
 
-@pytest.mark.parametrize("dtype, device_wmh", [(torch.float64, True), (torch.float16, True), (torch.float32, False)])
-def test_only_fp32_windows_of_an_mlstm_take_it(dtype: torch.dtype, device_wmh: bool) -> None:
-    assert not mlstm_cpu.usable(torch.zeros(1, dtype=dtype), torch.zeros(1) if device_wmh else None)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_only_fp32_windows_take_it(dtype: torch.dtype) -> None:
+    assert not mlstm_cpu.usable(torch.zeros(1, dtype=dtype))
