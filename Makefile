@@ -26,7 +26,7 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m bigbatch.benchmarks.prepare
-	$(BIN)/python -m bigbatch.benchmarks.throughput
+	$(BIN)/python -m bigbatch.benchmarks.mlstm
 	$(BIN)/python -m bigbatch.benchmarks.featurize
 
 figures: $(STAMP)

@@ -54,6 +54,35 @@ def training_bytes(
     return {"weights": size, "gradients": size, "optimizer": moments * size, "state": state, "copies": copies}
 
 
+def activation_bytes(config: ModelConfig, batch_size: int, seq_length: int, precision: str) -> dict[str, int]:
+    """Bytes that one window of training keeps between its forward and its backward pass, in closed form.
+
+    A step and row keep hidden state (compute type) and cell state (fp32); without `config.recompute` also the four gates
+    (fp32) and, in the mLSTM, wmh h (compute type). The first layer reads its projections from a table of the vocabulary,
+    the others keep those of every step, and the states of the layer below.
+
+    Args:
+        config: the model, without dropout.
+        batch_size: rows B of a micro-batch.
+        seq_length: steps T.
+        precision: fp32, fp16, bf16 or amp.
+
+    Returns:
+        recurrent: hidden and cell states, gates and wmh h of all layers; projections: inputs of the layers; output: the
+        log-probabilities (fp32) that the loss keeps.
+    """
+    size, hidden, rows = 4 if precision == "fp32" else 2, config.hidden_size, batch_size * seq_length
+    step = size + 4
+    if not config.recompute:
+        step += 4 * 4 + (size if config.kind == "mlstm" else 0)
+    projected = _gate_rows(config) * size
+    return {
+        "recurrent": config.num_layers * rows * hidden * step,
+        "projections": projected * (config.vocab_size + (config.num_layers - 1) * rows),
+        "output": rows * config.vocab_size * 4,
+    }
+
+
 def _gate_rows(config: ModelConfig) -> int:
     """Rows of the recurrent matrices together: four gates, and the multiplicative state of the mLSTM."""
     return (4 if isinstance(config, LSTMConfig) else 5) * config.hidden_size

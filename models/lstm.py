@@ -20,10 +20,12 @@ class LSTMLayer(RecurrentLayer):
     Args:
         input_size: features of the input.
         hidden_size: units H.
+        recompute: see `MLSTMConfig`.
     """
 
-    def __init__(self, input_size: int, hidden_size: int) -> None:
+    def __init__(self, input_size: int, hidden_size: int, recompute: bool = False) -> None:
         super().__init__()
+        self.recompute = recompute
         self.wx = nn.Parameter(input_matrix(4 * hidden_size, input_size))
         self.wh = nn.Parameter(orthogonal_blocks(4 * hidden_size, hidden_size))
         self.bias = nn.Parameter(forget_bias(hidden_size))
@@ -40,7 +42,8 @@ class LSTMLayer(RecurrentLayer):
     ) -> ScanOutput:
         """Runs the window; `inputs` is a table (V, E) read at `tokens` (T, B), or (T, B, E) without tokens."""
         wx, wh, bias = (weight.to(inputs.dtype) for weight in (self.wx, self.wh, self.bias))
-        return mlstm_scan(F.linear(inputs, wx, bias), tokens, wh, None, hidden, cell, reset, lengths, return_cells)
+        projected = F.linear(inputs, wx, bias)
+        return mlstm_scan(projected, tokens, wh, None, hidden, cell, reset, lengths, return_cells, self.recompute)
 
 
 class LSTM(RecurrentLanguageModel):
@@ -51,4 +54,4 @@ class LSTM(RecurrentLanguageModel):
 
     def __init__(self, config: LSTMConfig) -> None:
         sizes = [config.embedding_size] + [config.hidden_size] * (config.num_layers - 1)
-        super().__init__(config, [LSTMLayer(size, config.hidden_size) for size in sizes])
+        super().__init__(config, [LSTMLayer(size, config.hidden_size, config.recompute) for size in sizes])

@@ -55,10 +55,12 @@ class MLSTMLayer(RecurrentLayer):
         input_size: features of the input.
         hidden_size: units H.
         weight_norm: normalise wx, wh, wmx and wmh.
+        recompute: see `MLSTMConfig`.
     """
 
-    def __init__(self, input_size: int, hidden_size: int, weight_norm: bool) -> None:
+    def __init__(self, input_size: int, hidden_size: int, weight_norm: bool, recompute: bool = False) -> None:
         super().__init__()
+        self.recompute = recompute
         self.wx = NormedWeight(input_matrix(4 * hidden_size, input_size), weight_norm)
         self.wh = NormedWeight(orthogonal_blocks(4 * hidden_size, hidden_size), weight_norm)
         self.wmx = NormedWeight(M_SCALE * input_matrix(hidden_size, input_size), weight_norm)
@@ -79,7 +81,7 @@ class MLSTMLayer(RecurrentLayer):
         wx, wh, wmx, wmh = (weight().to(inputs.dtype) for weight in (self.wx, self.wh, self.wmx, self.wmh))
         bias = F.pad(self.bias.to(inputs.dtype), (0, len(wmx)))
         projected = F.linear(inputs, torch.cat([wx, wmx]), bias)
-        return mlstm_scan(projected, tokens, wh, wmh, hidden, cell, reset, lengths, return_cells)
+        return mlstm_scan(projected, tokens, wh, wmh, hidden, cell, reset, lengths, return_cells, self.recompute)
 
 
 class MLSTM(RecurrentLanguageModel):
@@ -94,7 +96,9 @@ class MLSTM(RecurrentLanguageModel):
 
     def __init__(self, config: MLSTMConfig) -> None:
         sizes = [config.embedding_size] + [config.hidden_size] * (config.num_layers - 1)
-        super().__init__(config, [MLSTMLayer(size, config.hidden_size, config.weight_norm) for size in sizes])
+        super().__init__(
+            config, [MLSTMLayer(size, config.hidden_size, config.weight_norm, config.recompute) for size in sizes]
+        )
 
     @property
     def fp32_parameter_names(self) -> frozenset[str]:

@@ -104,12 +104,21 @@ def dashed(word: str) -> str:
     return word.partition("=")[0].replace("_", "-")
 
 
+def benchmark_options(name: str = "*") -> set[str]:
+    """Options that a benchmark, or any, takes."""
+    files = sorted((REPO / "benchmarks").glob(f"{name}.py"))
+    return {option for file in files for option in re.findall(r'add_argument\("(--[a-z-]+)"', file.read_text())}
+
+
 def unknown_names(code: Code, options: dict[str, set[str]]) -> list[str]:
     """Commands and options in a piece of code that do not exist."""
     call = words(code.text)
+    if call is None and (benchmark := re.search(r"-m bigbatch\.benchmarks\.(\w+)(.*)", code.text)):
+        used = re.findall(r"--[a-z-]+", benchmark[2])
+        return [f"{code.place}: {name}" for name in used if name not in benchmark_options(benchmark[1])]
     if call is None:
         name = dashed(code.text.split()[0]) if re.match(r"--[a-z]", code.text) else None
-        known = options.get(code.heading or "", set().union(*options.values()))
+        known = options.get(code.heading or "", set().union(benchmark_options(), *options.values()))
         return [f"{code.place}: {name}"] if name and name not in known else []
     if not call or not re.fullmatch(r"--?[a-z-]+|[a-z]+", call[0]):  # `bigbatch` alone, or a placeholder: COMMAND
         return []
