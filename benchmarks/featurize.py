@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from ..data.cleaning import clean_review
+from ..models import mlstm_cpu
 from ..models.build import build_model
 from ..models.config import MLSTMConfig
 from ..models.recurrent import RecurrentLanguageModel
@@ -121,6 +122,10 @@ def main(argv: list[str] | None = None) -> int:
         "padded to the longest": lambda: padded(model, texts, args.batch_size),
         "featurize": lambda: featurize(model, texts, batch_size=args.batch_size, progress=False),
     }
+    if mlstm_cpu.has_int8():
+        functions["featurize, int8"] = lambda: featurize(
+            model, texts, batch_size=args.batch_size, progress=False, int8=True
+        )
     seconds = best_seconds(functions, args.repeats)
     rate = gemm_flops(args.batch_size, args.hidden_size)
     num_bytes = sum(len(clean_review(text)) for text in texts)
@@ -138,6 +143,11 @@ def main(argv: list[str] | None = None) -> int:
         )
     ratio = seconds["padded to the longest"] / seconds["featurize"]
     print(f"featurize is {ratio:.2f} times as fast; largest difference of a feature {difference:.1e}")
+    if "featurize, int8" in seconds:
+        exact, rounded = (featurize(model, texts, progress=False, int8=int8) for int8 in (False, True))
+        error = np.linalg.norm(rounded - exact) / np.linalg.norm(exact)
+        gain = seconds["featurize"] / seconds["featurize, int8"]
+        print(f"int8 is {gain:.2f} times as fast again; features differ by {error:.1%} (norm of the difference)")
     return 0
 
 

@@ -6,12 +6,11 @@ torch.nn.LSTM is not used: it has no resets inside a window and fails under fp16
 
 from __future__ import annotations
 
-from torch import Tensor, nn
-from torch.nn import functional as F
+import torch
+from torch import nn
 
 from .config import LSTMConfig
-from .mlstm_scan import ScanOutput, mlstm_scan
-from .recurrent import RecurrentLanguageModel, RecurrentLayer, forget_bias, input_matrix, orthogonal_blocks
+from .recurrent import LayerWeights, RecurrentLanguageModel, RecurrentLayer, forget_bias, input_matrix, orthogonal_blocks
 
 
 class LSTMLayer(RecurrentLayer):
@@ -24,26 +23,14 @@ class LSTMLayer(RecurrentLayer):
     """
 
     def __init__(self, input_size: int, hidden_size: int, recompute: bool = False) -> None:
-        super().__init__()
-        self.recompute = recompute
+        super().__init__(recompute)
         self.wx = nn.Parameter(input_matrix(4 * hidden_size, input_size))
         self.wh = nn.Parameter(orthogonal_blocks(4 * hidden_size, hidden_size))
         self.bias = nn.Parameter(forget_bias(hidden_size))
 
-    def forward(
-        self,
-        inputs: Tensor,
-        tokens: Tensor | None,
-        hidden: Tensor,
-        cell: Tensor,
-        reset: Tensor | None,
-        lengths: Tensor | None,
-        return_cells: bool,
-    ) -> ScanOutput:
-        """Runs the window; `inputs` is a table (V, E) read at `tokens` (T, B), or (T, B, E) without tokens."""
-        wx, wh, bias = (weight.to(inputs.dtype) for weight in (self.wx, self.wh, self.bias))
-        projected = F.linear(inputs, wx, bias)
-        return mlstm_scan(projected, tokens, wh, None, hidden, cell, reset, lengths, return_cells, self.recompute)
+    def weights(self, dtype: torch.dtype) -> LayerWeights:
+        """See `RecurrentLayer`."""
+        return LayerWeights(self.wx.to(dtype), self.bias.to(dtype), self.wh.to(dtype), None)
 
 
 class LSTM(RecurrentLanguageModel):

@@ -11,8 +11,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import MLSTMConfig
-from .mlstm_scan import GATE_ORDER, ScanOutput, mlstm_scan
-from .recurrent import RecurrentLanguageModel, RecurrentLayer, forget_bias, input_matrix, orthogonal_blocks
+from .mlstm_scan import GATE_ORDER
+from .recurrent import (
+    LayerWeights,
+    RecurrentLanguageModel,
+    RecurrentLayer,
+    forget_bias,
+    input_matrix,
+    orthogonal_blocks,
+)
 from .weight_norm import NormedWeight
 
 # Hidden states start far below 1, so the multiplicative state starts larger to reach the gates. On review text (H 128
@@ -59,29 +66,17 @@ class MLSTMLayer(RecurrentLayer):
     """
 
     def __init__(self, input_size: int, hidden_size: int, weight_norm: bool, recompute: bool = False) -> None:
-        super().__init__()
-        self.recompute = recompute
+        super().__init__(recompute)
         self.wx = NormedWeight(input_matrix(4 * hidden_size, input_size), weight_norm)
         self.wh = NormedWeight(orthogonal_blocks(4 * hidden_size, hidden_size), weight_norm)
         self.wmx = NormedWeight(M_SCALE * input_matrix(hidden_size, input_size), weight_norm)
         self.wmh = NormedWeight(orthogonal_blocks(hidden_size, hidden_size), weight_norm)
         self.bias = nn.Parameter(forget_bias(hidden_size))
 
-    def forward(
-        self,
-        inputs: Tensor,
-        tokens: Tensor | None,
-        hidden: Tensor,
-        cell: Tensor,
-        reset: Tensor | None,
-        lengths: Tensor | None,
-        return_cells: bool,
-    ) -> ScanOutput:
-        """Runs the window; `inputs` is a table (V, E) read at `tokens` (T, B), or (T, B, E) without tokens."""
-        wx, wh, wmx, wmh = (weight().to(inputs.dtype) for weight in (self.wx, self.wh, self.wmx, self.wmh))
-        bias = F.pad(self.bias.to(inputs.dtype), (0, len(wmx)))
-        projected = F.linear(inputs, torch.cat([wx, wmx]), bias)
-        return mlstm_scan(projected, tokens, wh, wmh, hidden, cell, reset, lengths, return_cells, self.recompute)
+    def weights(self, dtype: torch.dtype) -> LayerWeights:
+        """See `RecurrentLayer`."""
+        wx, wh, wmx, wmh = (weight().to(dtype) for weight in (self.wx, self.wh, self.wmx, self.wmh))
+        return LayerWeights(torch.cat([wx, wmx]), F.pad(self.bias.to(dtype), (0, len(wmx))), wh, wmh)
 
 
 class MLSTM(RecurrentLanguageModel):

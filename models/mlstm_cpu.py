@@ -15,16 +15,47 @@ from . import native
 from .mlstm_steps import Saved, StepGradients
 
 
+def has_int8() -> bool:
+    """Whether weights in eight bits can be read here."""
+    return native.library() is not None and bool(_library().mlstm_has_int8())
+
+
 def usable(inputs: Tensor) -> bool:
     """Whether this path can run a window: fp32 on CPU, with kernels at hand."""
     return inputs.dtype == torch.float32 and inputs.device.type == "cpu" and native.library() is not None
 
 
+class Packed:
+    """The recurrent weights in the kernels' layout for the forward pass; of use as long as they do not change.
+
+    Args:
+        wh: (4H, H).
+        wmh: (H, H), or None.
+        int8: round each output unit's weights to eight bits, with a scale of its own; h and m are then rounded at every step.
+
+    Raises:
+        ValueError: `int8` on a processor without AVX512-VNNI.
+    """
+
+    def __init__(self, wh: Tensor, wmh: Tensor | None, int8: bool = False) -> None:
+        self.int8, library, size = int8, _library(), wh.shape[1]
+        if not int8:
+            self.buffers = _packed(wh, wmh)
+            library.mlstm_pack_forward(*_pointers(wh, wmh, *self.buffers), size, torch.get_num_threads())
+            return
+        if not library.mlstm_has_int8():
+            raise ValueError("8-bit weights need a processor with AVX512-VNNI, which this one has not: read in fp32")
+        shapes = [(wh, 0)] if wmh is None else [(wh, 0), (wmh, 1)]
+        buffers = [torch.empty(library.mlstm_int8_size(size, part), dtype=torch.uint8) for _, part in shapes]
+        self.buffers = (buffers[0], buffers[1] if wmh is not None else None)
+        library.mlstm_pack_int8(*_pointers(wh, wmh, *self.buffers), size)
+
+
 def forward_steps(
     inputs: Tensor, tokens: Tensor | None, wh: Tensor, wmh: Tensor | None, hidden: Tensor, cell: Tensor, reset: Tensor | None,
-    save: bool, keep_cells: bool,
+    save: bool, keep_cells: bool, packed: Packed | None = None,
 ) -> Saved:  # fmt: skip
-    """See `mlstm_steps.forward_steps`. All tensors are contiguous."""
+    """See `mlstm_steps.forward_steps`. All tensors are contiguous. `packed` holds wh and wmh, if they are packed already."""
     if tokens is not None:
         low, high = (int(bound) for bound in tokens.aminmax())  # the kernels follow a token without asking
         if low < 0 or high >= len(inputs):
@@ -38,10 +69,16 @@ def forward_steps(
         inputs.new_empty((steps if save or keep_cells else 1, batch, size)),
     )
     m, threads = inputs.new_empty((batch, size)), torch.get_num_threads()
-    packed_wh, packed_wmh = _packed(wh, wmh)
-    _library().mlstm_pack_forward(*_pointers(wh, wmh, packed_wh, packed_wmh), size, threads)
+    packed = packed or Packed(wh, wmh)
+    if packed.int8:
+        assert not save, "gradients of rounded weights"
+        _library().mlstm_forward_int8(
+            *_pointers(*packed.buffers, inputs, tokens, reset, hidden, cell, saved.hidden, saved.cell, m),
+            steps, batch, size, int(keep_cells), threads,
+        )  # fmt: skip
+        return saved
     _library().mlstm_forward(
-        *_pointers(packed_wh, packed_wmh, inputs, tokens, reset, hidden, cell, saved.hidden, saved.cell),
+        *_pointers(*packed.buffers, inputs, tokens, reset, hidden, cell, saved.hidden, saved.cell),
         *_pointers(saved.gates if save else None, saved.z if save and wmh is not None else None, m),
         steps, batch, size, int(save or keep_cells), threads,
     )  # fmt: skip
@@ -97,6 +134,7 @@ def _library() -> ctypes.CDLL:
     signatures = {
         "mlstm_packed_size": (long, [long, integer]),
         "mlstm_pack_forward": (None, [pointer] * 4 + [long, integer]),
+        "mlstm_has_int8": (integer, []),
         "mlstm_pack_backward": (None, [pointer] * 4 + [long, integer]),
         "mlstm_forward": (None, [pointer] * 12 + [long] * 3 + [integer] * 2),
         "mlstm_backward": (None, [pointer] * 17 + [long] * 3 + [integer]),
@@ -104,6 +142,12 @@ def _library() -> ctypes.CDLL:
         "mlstm_weight_gradient": (None, [pointer] * 4 + [long] * 3 + [integer]),
         "mlstm_table_backward": (None, [pointer] * 3 + [long] * 4 + [integer]),
     }
+    if library.mlstm_has_int8():
+        signatures |= {
+            "mlstm_int8_size": (long, [long, integer]),
+            "mlstm_pack_int8": (None, [pointer] * 4 + [long]),
+            "mlstm_forward_int8": (None, [pointer] * 10 + [long] * 3 + [integer] * 2),
+        }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

@@ -23,6 +23,7 @@
 #endif
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -247,6 +248,230 @@ inline void update_backward(const float* gates, const float* before, const float
     store(d_c, zero ? V{} : d * f, n);
 }
 
+// The weights of a forward pass in fp32, and one thread's use of them.
+struct Float {
+    const float *wh, *wmh;
+
+    struct Worker {
+        Worker(const Float& weights, int64_t H, const Share& wide, const Share& narrow)
+            : w(weights), H(H), wide(wide), narrow(narrow), scratch((wide.last_row - wide.first_row) * NR) {}
+        template <class Done>
+        void to_m(const float* h, Done done) {
+            product(h, H, w.wmh, H, wide, scratch, done);
+        }
+        template <class Done>
+        void to_gates(const float* m, Done done) {
+            product(m, H, w.wh, H, narrow, scratch, done);
+        }
+        const Float& w;
+        const int64_t H;
+        const Share &wide, &narrow;
+        const Scratch scratch;
+    };
+};
+
+#if defined(__AVX512VNNI__)
+// A weight in eight bits: panels of four rows of k to a 32-bit word, then for each column its scale and what the offset of
+// 128 in the other factor adds to its sums.
+struct Int8Weight {
+    Int8Weight(void* memory, int64_t panels, int64_t K)
+        : panels(panels), K(K), words(up(K, 4)), data(static_cast<int8_t*>(memory)),
+          scale(reinterpret_cast<float*>(data + panels * words * 4 * NR)),
+          offset(reinterpret_cast<int32_t*>(scale + panels * NR)) {}
+
+    static int64_t bytes(int64_t panels, int64_t K) { return panels * (up(K, 4) * 4 + 8) * NR; }
+
+    int8_t& at(int64_t p, int64_t k, int64_t c) const {
+        return data[((p * 2 + c / (2 * W)) * words + k / 4) * 8 * W + c % (2 * W) * 4 + k % 4];
+    }
+
+    // row_of(panel, column): K weights of that output, or null beyond the last.
+    template <class RowOf>
+    void pack(RowOf row_of) const {
+        std::memset(data, 0, panels * words * 4 * NR);
+        for (int64_t p = 0; p < panels; ++p)
+            for (int64_t c = 0; c < NR; ++c) {
+                const float* row = row_of(p, c);
+                float largest = 0.0f;
+                for (int64_t k = 0; row && k < K; ++k) largest = std::max(largest, std::fabs(row[k]));
+                const float unit = largest > 0.0f ? largest / 127.0f : 1.0f;
+                int32_t sum = 0;
+                for (int64_t k = 0; row && k < K; ++k) {
+                    const int8_t q = static_cast<int8_t>(std::lrint(row[k] / unit));
+                    at(p, k, c) = q, sum += q;
+                }
+                scale[p * NR + c] = unit, offset[p * NR + c] = 128 * sum;
+            }
+    }
+
+    int64_t panels, K, words;
+    int8_t* data;
+    float* scale;
+    int32_t* offset;
+};
+
+// c[R][NR], half of the columns: the sums of R rows of words times half a panel.
+template <int R>
+inline void half_tile_int8(const uint8_t* a, int64_t lda, const int8_t* b, int64_t words, int32_t* c) {
+    __m512i sum[R][2];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_si512();
+    for (int64_t k = 0; k < words; ++k) {
+        const __m512i b0 = _mm512_loadu_si512(b + k * 8 * W), b1 = _mm512_loadu_si512(b + k * 8 * W + 4 * W);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+            int32_t word;
+            std::memcpy(&word, a + r * lda + 4 * k, 4);
+            const __m512i x = _mm512_set1_epi32(word);
+            sum[r][0] = _mm512_dpbusd_epi32(sum[r][0], x, b0);
+            sum[r][1] = _mm512_dpbusd_epi32(sum[r][1], x, b1);
+        }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+        _mm512_storeu_si512(c + r * NR, sum[r][0]), _mm512_storeu_si512(c + r * NR + W, sum[r][1]);
+}
+
+template <int R = MR>
+inline void tile_int8(int64_t rows, const uint8_t* a, int64_t lda, const int8_t* b, int64_t words, int32_t* c) {
+    if constexpr (R > 1)
+        if (rows < R) return tile_int8<R - 1>(rows, a, lda, b, words, c);
+    half_tile_int8<R>(a, lda, b, words, c);
+    half_tile_int8<R>(a, lda, b + words * 8 * W, words, c + 2 * W);
+}
+
+struct Int8 {
+    Int8Weight wh, wmh;
+
+    struct Worker {
+        Worker(const Int8& weights, int64_t H, const Share& wide, const Share& narrow)
+            : w(weights), H(H), wide(wide), narrow(narrow), stride(up(H, 64) * 64),
+              memory((wide.last_row - wide.first_row) * (stride / 4 + 1)), rows(reinterpret_cast<uint8_t*>(memory.memory)),
+              scales(memory.memory + (wide.last_row - wide.first_row) * stride / 4) {}
+        template <class Done>
+        void to_m(const float* h, Done done) {
+            times(h, w.wmh, wide, done);
+        }
+        template <class Done>
+        void to_gates(const float* m, Done done) {
+            times(m, w.wh, narrow, done);
+        }
+
+        template <class Done>
+        void times(const float* a, const Int8Weight& weight, const Share& share, Done done) {
+            for (int64_t b = share.first_row; b < share.last_row; ++b) round(a + b * H, b - share.first_row);
+            for (int64_t p = share.first_panel; p < share.last_panel; ++p)
+                share.blocks([&](int64_t row, int64_t count) {
+                    alignas(64) int32_t sums[MR * NR];
+                    alignas(64) float c[MR * NR];
+                    const int64_t first = row - share.first_row;
+                    tile_int8(count, rows + first * stride, stride, weight.data + p * weight.words * 4 * NR, weight.words, sums);
+                    for (int64_t r = 0; r < count; ++r)
+                        for (int q = 0; q < 4; ++q) {
+                            const int64_t column = p * NR + q * W;
+                            I sum, offset;
+                            std::memcpy(&sum, sums + r * NR + q * W, sizeof sum);
+                            std::memcpy(&offset, weight.offset + column, sizeof offset);
+                            const V scale = load(weight.scale + column) * scales[first + r];
+                            store(c + r * NR + q * W, __builtin_convertvector(sum - offset, V) * scale);
+                        }
+                    done(row, count, p, c);
+                });
+        }
+
+        // One row to 1 ... 255 around 128.
+        void round(const float* from, int64_t row) {
+            V largest = {};
+            for (int64_t k = 0; k < H; k += W) {
+                const V x = load(from + k, H - k), size = x < V{} ? -x : x;
+                largest = size > largest ? size : largest;
+            }
+            float unit = 0.0f;
+            for (int j = 0; j < W; ++j) unit = std::max(unit, largest[j]);
+            unit = unit > 0.0f ? unit / 127.0f : 1.0f;
+            scales[row] = unit;
+            for (int64_t k = 0; k < H; k += W) {
+                const __m512i q = _mm512_cvtps_epi32((__m512)(load(from + k, H - k) * (1.0f / unit) + 128.0f));
+                _mm_storeu_si128(reinterpret_cast<__m128i*>(rows + row * stride + k), _mm512_cvtusepi32_epi8(q));
+            }
+        }
+
+        const Int8& w;
+        const int64_t H;
+        const Share &wide, &narrow;
+        const int64_t stride;
+        const Scratch memory;
+        uint8_t* const rows;
+        float* const scales;
+    };
+};
+#endif
+
+template <class Weights>
+void forward(const Weights& weights, bool lstm, const float* x, const int64_t* tokens, const uint8_t* reset, const float* h0,
+             const float* c0, float* hidden, float* cell, float* gates, float* z, float* m, int64_t T, int64_t B, int64_t H,
+             int cells, int threads) {
+    const int64_t BH = B * H, width = lstm ? 4 * H : 5 * H;
+    use_huge_pages(hidden, T * BH), use_huge_pages(cell, (cells ? T : 1) * BH);
+#pragma omp parallel num_threads(threads)
+    {
+        const Share wide(up(H, NR), B);
+        const Share narrow(up(H, W), B);
+        typename Weights::Worker work(weights, H, wide, narrow);
+        for (int64_t t = 0; t < T; ++t) {
+            const float* h = t ? hidden + (t - 1) * BH : h0;
+            const float* c = t ? cell + (cells ? (t - 1) * BH : 0) : c0;
+            float* h_next = hidden + t * BH;
+            float* c_next = cell + (cells ? t * BH : 0);
+            const uint8_t* zero = reset ? reset + t * B : nullptr;
+            const auto x_of = [&](int64_t b) { return x + (tokens ? tokens[t * B + b] : t * B + b) * width; };
+            if (!lstm) {
+                work.to_m(h, [&](int64_t row, int64_t rows, int64_t p, const float* tile) {
+                    for (int64_t r = 0; r < rows; ++r)
+                        for (int64_t q = 0, unit = p * NR; q < 4 && unit < H; ++q, unit += W) {
+                            const int64_t b = row + r, at = b * H + unit, n = H - unit;
+                            const V z_b = zero && zero[b] ? V{} : load(tile + r * NR + q * W);
+                            if (z) store_past(z + t * BH + at, z_b, n);
+                            store(m + at, z_b * load(x_of(b) + 4 * H + unit, n), n);
+                        }
+                });
+            } else if (zero) {
+                const int64_t first = std::min(wide.first_panel * NR, H), count = std::min(wide.last_panel * NR, H) - first;
+                for (int64_t b = wide.first_row; b < wide.last_row; ++b) {
+                    if (zero[b])
+                        std::memset(m + b * H + first, 0, count * sizeof(float));
+                    else
+                        std::memcpy(m + b * H + first, h + b * H + first, count * sizeof(float));
+                }
+            }
+            wide.meet();
+            const float* factor = lstm && !zero ? h : m;
+            work.to_gates(factor, [&](int64_t row, int64_t rows, int64_t p, const float* tile) {
+                const int64_t unit = p * W, n = H - unit;
+                for (int64_t r = 0; r < rows; ++r) {
+                    const int64_t b = row + r, at = b * H + unit;
+                    const float* x_b = x_of(b) + unit;
+                    const float* sum = tile + r * NR;
+                    const bool zeroed = zero && zero[b];
+                    const V i = sigmoid_(load(sum) + load(x_b, n));
+                    // A closed forget gate also cuts the gradient.
+                    const V f = zeroed ? V{} : sigmoid_(load(sum + W) + load(x_b + H, n));
+                    const V o = sigmoid_(load(sum + 2 * W) + load(x_b + 2 * H, n));
+                    const V u = tanh_(load(sum + 3 * W) + load(x_b + 3 * H, n));
+                    const V next = zeroed ? i * u : f * load(c + at, n) + i * u;
+                    store(c_next + at, next, n);
+                    store(h_next + at, o * tanh_(next), n);
+                    if (gates) {
+                        float* g = gates + (t * B + b) * 4 * H + unit;
+                        store_past(g, i, n), store_past(g + H, f, n), store_past(g + 2 * H, o, n), store_past(g + 3 * H, u, n);
+                    }
+                }
+            });
+            wide.meet();
+        }
+    }
+}
+
 }  // namespace
 
 extern "C" {
@@ -300,67 +525,38 @@ void mlstm_pack_backward(const float* wh, const float* wmh, float* packed_wh, fl
 void mlstm_forward(const float* wh, const float* wmh, const float* x, const int64_t* tokens, const uint8_t* reset,
                    const float* h0, const float* c0, float* hidden, float* cell, float* gates, float* z, float* m, int64_t T,
                    int64_t B, int64_t H, int cells, int threads) {
-    const int64_t BH = B * H, width = wmh ? 5 * H : 4 * H;
-    use_huge_pages(hidden, T * BH), use_huge_pages(cell, (cells ? T : 1) * BH);
-    use_huge_pages(gates, T * 4 * BH), use_huge_pages(z, T * BH);
-#pragma omp parallel num_threads(threads)
-    {
-        const Share wide(up(H, NR), B);
-        const Share narrow(up(H, W), B);
-        const Scratch scratch((wide.last_row - wide.first_row) * NR);
-        for (int64_t t = 0; t < T; ++t) {
-            const float* h = t ? hidden + (t - 1) * BH : h0;
-            const float* c = t ? cell + (cells ? (t - 1) * BH : 0) : c0;
-            float* h_next = hidden + t * BH;
-            float* c_next = cell + (cells ? t * BH : 0);
-            const uint8_t* zero = reset ? reset + t * B : nullptr;
-            const auto x_of = [&](int64_t b) { return x + (tokens ? tokens[t * B + b] : t * B + b) * width; };
-            if (wmh) {
-                product(h, H, wmh, H, wide, scratch, [&](int64_t row, int64_t rows, int64_t p, const float* tile) {
-                    for (int64_t r = 0; r < rows; ++r)
-                        for (int64_t q = 0, unit = p * NR; q < 4 && unit < H; ++q, unit += W) {
-                            const int64_t b = row + r, at = b * H + unit, n = H - unit;
-                            const V z_b = zero && zero[b] ? V{} : load(tile + r * NR + q * W);
-                            if (z) store_past(z + t * BH + at, z_b, n);
-                            store(m + at, z_b * load(x_of(b) + 4 * H + unit, n), n);
-                        }
-                });
-            } else if (zero) {
-                const int64_t first = std::min(wide.first_panel * NR, H), count = std::min(wide.last_panel * NR, H) - first;
-                for (int64_t b = wide.first_row; b < wide.last_row; ++b) {
-                    if (zero[b])
-                        std::memset(m + b * H + first, 0, count * sizeof(float));
-                    else
-                        std::memcpy(m + b * H + first, h + b * H + first, count * sizeof(float));
-                }
-            }
-            wide.meet();
-            const float* factor = wmh || zero ? m : h;
-            product(factor, H, wh, H, narrow, scratch, [&](int64_t row, int64_t rows, int64_t p, const float* tile) {
-                const int64_t unit = p * W, n = H - unit;
-                for (int64_t r = 0; r < rows; ++r) {
-                    const int64_t b = row + r, at = b * H + unit;
-                    const float* x_b = x_of(b) + unit;
-                    const float* sum = tile + r * NR;
-                    const bool zeroed = zero && zero[b];
-                    const V i = sigmoid_(load(sum) + load(x_b, n));
-                    // A closed forget gate also cuts the gradient.
-                    const V f = zeroed ? V{} : sigmoid_(load(sum + W) + load(x_b + H, n));
-                    const V o = sigmoid_(load(sum + 2 * W) + load(x_b + 2 * H, n));
-                    const V u = tanh_(load(sum + 3 * W) + load(x_b + 3 * H, n));
-                    const V next = zeroed ? i * u : f * load(c + at, n) + i * u;
-                    store(c_next + at, next, n);
-                    store(h_next + at, o * tanh_(next), n);
-                    if (gates) {
-                        float* g = gates + (t * B + b) * 4 * H + unit;
-                        store_past(g, i, n), store_past(g + H, f, n), store_past(g + 2 * H, o, n), store_past(g + 3 * H, u, n);
-                    }
-                }
-            });
-            wide.meet();
-        }
-    }
+    use_huge_pages(gates, T * B * 4 * H), use_huge_pages(z, T * B * H);
+    forward(Float{wh, wmh}, wmh == nullptr, x, tokens, reset, h0, c0, hidden, cell, gates, z, m, T, B, H, cells, threads);
 }
+
+#if defined(__AVX512VNNI__)
+int mlstm_has_int8() { return 1; }
+
+// Bytes of one packed weight in eight bits.
+int64_t mlstm_int8_size(int64_t H, int recurrent) { return Int8Weight::bytes(recurrent ? up(H, NR) : up(H, W), H); }
+
+// As `mlstm_pack_forward`, each output unit in eight bits with a scale of its own.
+void mlstm_pack_int8(const float* wh, const float* wmh, void* packed_wh, void* packed_wmh, int64_t H) {
+    Int8Weight(packed_wh, up(H, W), H).pack([&](int64_t p, int64_t c) {
+        const int64_t unit = p * W + c % W;
+        return unit < H ? wh + (c / W * H + unit) * H : nullptr;
+    });
+    if (!wmh) return;
+    Int8Weight(packed_wmh, up(H, NR), H).pack([&](int64_t p, int64_t c) {
+        return p * NR + c < H ? wmh + (p * NR + c) * H : nullptr;
+    });
+}
+
+// As `mlstm_forward` with weights from `mlstm_pack_int8`; h and m are rounded to eight bits too, each row with its own scale.
+void mlstm_forward_int8(void* wh, void* wmh, const float* x, const int64_t* tokens, const uint8_t* reset, const float* h0,
+                        const float* c0, float* hidden, float* cell, float* m, int64_t T, int64_t B, int64_t H, int cells,
+                        int threads) {
+    const Int8 weights{Int8Weight(wh, up(H, W), H), Int8Weight(wmh, up(H, NR), H)};
+    forward(weights, wmh == nullptr, x, tokens, reset, h0, c0, hidden, cell, nullptr, nullptr, m, T, B, H, cells, threads);
+}
+#else
+int mlstm_has_int8() { return 0; }
+#endif
 
 // Walks T steps backwards with weights from `mlstm_pack_backward`. c0 (B, H) is the cell state before them. dh and dc (B, H)
 // come as the gradients of the state after them and leave as those of the state before them. d_gates (T, B, 4H), d_xm, d_z

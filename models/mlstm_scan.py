@@ -51,6 +51,7 @@ def mlstm_scan(
     lengths: Tensor | None = None,
     return_cells: bool = False,
     recompute: bool = False,
+    packed: mlstm_cpu.Packed | None = None,
 ) -> ScanOutput:
     """Runs T steps of an mLSTM; differentiable once in inputs, weights and initial state.
 
@@ -67,6 +68,7 @@ def mlstm_scan(
         return_cells: keep the cell state of every step even where no gradient needs it.
         recompute: keep only the states for backward and compute the gates again there: 2H numbers a step and row
             instead of 7H, for two products more.
+        packed: wh and wmh by `pack_weights`, for many windows with the same weights; used where no gradient is wanted.
 
     Returns:
         The hidden state of every step and the final state. `cells` is None unless asked for. Steps at and after a row's
@@ -83,9 +85,12 @@ def mlstm_scan(
     tensors = (inputs, wh, wmh, hidden, cell)
     differentiable = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
     keep_cells = differentiable or return_cells or lengths is not None
-    hiddens, cells, *_ = _scan(
-        inputs, tokens, wh, wmh, hidden, cell, reset, differentiable and not recompute, keep_cells
-    )
+    if packed is not None and not differentiable:
+        args = [_dense(x) for x in (inputs, tokens, wh, wmh, hidden, cell, reset)]
+        hiddens, cells = mlstm_cpu.forward_steps(*args, save=False, keep_cells=keep_cells, packed=packed)[2:]
+    else:
+        save = differentiable and not recompute
+        hiddens, cells, *_ = _scan(inputs, tokens, wh, wmh, hidden, cell, reset, save, keep_cells)
     if lengths is None:
         final_hidden, final_cell = hiddens[-1], cells[-1]
     else:
@@ -94,6 +99,19 @@ def mlstm_scan(
         final_hidden = torch.where(unmoved, hidden, hiddens[last, rows])
         final_cell = torch.where(unmoved, cell, cells[last, rows])
     return ScanOutput(hiddens, final_hidden, final_cell, cells if return_cells else None)
+
+
+def pack_weights(wh: Tensor, wmh: Tensor | None, int8: bool = False) -> mlstm_cpu.Packed | None:
+    """The recurrent weights as the compiled steps read them; None where plain PyTorch runs.
+
+    Raises:
+        ValueError: `int8`, where it cannot be had.
+    """
+    if mlstm_cpu.usable(wh):
+        return mlstm_cpu.Packed(wh.contiguous(), _dense(wmh), int8)
+    if int8:
+        raise ValueError("8-bit weights need the compiled kernels, fp32 and a CPU: see `bigbatch doctor`")
+    return None
 
 
 def _path(inputs: Tensor) -> ModuleType:

@@ -6,6 +6,8 @@ it finds its embedding, or in autocast's, and keeps cell state and pointwise wor
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, NamedTuple, overload
 
 import torch
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import ModelConfig
-from .mlstm_scan import GATE_ORDER, ScanOutput
+from .mlstm_scan import GATE_ORDER, ScanOutput, mlstm_scan, pack_weights
 
 
 class RecurrentState(NamedTuple):
@@ -36,8 +38,49 @@ class RecurrentState(NamedTuple):
         return RecurrentState(self.hidden.index_select(1, index), self.cell.index_select(1, index))
 
 
+class LayerWeights(NamedTuple):
+    """Weights of a layer as the sequence op takes them: normalised and in the compute dtype.
+
+    Attributes:
+        inputs: (5H, E), from the input to the gates and to the multiplicative state; 4H in the LSTM.
+        bias: (5H,).
+        wh: (4H, H).
+        wmh: (H, H); None in the LSTM.
+    """
+
+    inputs: Tensor
+    bias: Tensor
+    wh: Tensor
+    wmh: Tensor | None
+
+
+class _Frozen:
+    """What a layer has computed of its weights, for windows to come."""
+
+    def __init__(self, weights: LayerWeights, int8: bool) -> None:
+        self.weights, self.packed = weights, pack_weights(weights.wh, weights.wmh, int8)
+        self.table: Tensor | None = None
+
+
 class RecurrentLayer(nn.Module):
-    """One layer: hidden states of the layer below, or a table and tokens, in; a `ScanOutput` out."""
+    """One layer: hidden states of the layer below, or a table and tokens, in; a `ScanOutput` out.
+
+    Args:
+        recompute: see `MLSTMConfig`.
+    """
+
+    def __init__(self, recompute: bool) -> None:
+        super().__init__()
+        self.recompute = recompute
+        self._keep, self._int8, self._frozen = False, False, None
+
+    def weights(self, dtype: torch.dtype) -> LayerWeights:
+        """The weights for inputs of `dtype`."""
+        raise NotImplementedError
+
+    def freeze(self, on: bool, int8: bool = False) -> None:
+        """Keeps the weights of the next window for those after it, or forgets them."""
+        self._keep, self._int8, self._frozen = on, int8, None
 
     def forward(
         self,
@@ -49,7 +92,19 @@ class RecurrentLayer(nn.Module):
         lengths: Tensor | None,
         return_cells: bool,
     ) -> ScanOutput:
-        raise NotImplementedError
+        """Runs the window; `inputs` is a table (V, E) read at `tokens` (T, B), or (T, B, E) without tokens."""
+        frozen = self._frozen
+        weights = self.weights(inputs.dtype) if frozen is None else frozen.weights
+        if self._keep and frozen is None:
+            frozen = self._frozen = _Frozen(weights, self._int8)
+        table = None if frozen is None or tokens is None else frozen.table
+        projected = F.linear(inputs, weights.inputs, weights.bias) if table is None else table
+        if frozen is not None and tokens is not None:
+            frozen.table = projected
+        packed = None if frozen is None else frozen.packed
+        return mlstm_scan(
+            projected, tokens, weights.wh, weights.wmh, hidden, cell, reset, lengths, return_cells, self.recompute, packed
+        )
 
 
 class RecurrentLanguageModel(nn.Module):
@@ -71,6 +126,29 @@ class RecurrentLanguageModel(nn.Module):
     def fp32_parameter_names(self) -> frozenset[str]:
         """Parameters that a half-precision policy must leave in fp32."""
         return frozenset()
+
+    @contextmanager
+    def frozen(self, int8: bool = False) -> Iterator[None]:
+        """Inside, weights are normalised, projected and packed once and not for every window.
+
+        For reading with gradients off; parameters and compute dtype must not change meanwhile.
+
+        Args:
+            int8: the recurrent weights in eight bits, a scale for each output unit, and h and m rounded to eight bits at
+                every step, a scale for each row; input projections, gates and cell state stay fp32.
+
+        Raises:
+            ValueError: at the first window, `int8` where the processor or the dtype has no such products.
+        """
+        layers = [layer for layer in self.layers if isinstance(layer, RecurrentLayer)]
+        for layer in layers:
+            layer.freeze(True, int8)
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for layer in layers:
+                layer.freeze(False)
 
     def init_state(
         self, batch_size: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None

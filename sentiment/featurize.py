@@ -36,7 +36,7 @@ StateKind = Literal["cell", "hidden"]
 Transform = Literal["raw", "tanh"]
 CACHE_FORMAT = 1
 WINDOW_ELEMENTS = 2**24  # states kept per window: time steps * rows * units, 64 MB in fp32
-MIN_WINDOW, MAX_WINDOW = 16, 256
+MIN_WINDOW, MAX_WINDOW = 4, 256
 MIN_ROWS = 8  # see above
 
 
@@ -51,6 +51,7 @@ def featurize(
     cache_dir: str | Path | None = None,
     model_hash: str | None = None,
     progress: bool = True,
+    int8: bool = False,
 ) -> np.ndarray:
     """Features of texts: the model's state after the last byte of each.
 
@@ -65,12 +66,15 @@ def featurize(
             options, so features of another model or text cannot be taken for these.
         model_hash: Hash that identifies the weights, if known; computed from them if None.
         progress: Show a bar on standard error, where that is a terminal.
+        int8: Read with recurrent weights rounded to eight bits (see `RecurrentLanguageModel.frozen`): faster, and the
+            features are near those in fp32, not equal.
 
     Returns:
         Features in the order of `texts`, shape (n, H), float32.
 
     Raises:
-        ValueError: An unknown option, a layer that the model lacks, or a model that does not read bytes.
+        ValueError: An unknown option, a layer that the model lacks, a model that does not read bytes, or `int8` on a
+            machine without such products.
 
     Source:
         Radford et al. 2017, section 3; https://github.com/openai/generating-reviews-discovering-sentiment.
@@ -80,12 +84,13 @@ def featurize(
     path = None
     if cache_dir is not None:
         options = {"state": state, "transform": transform, "layer": layer, "format": CACHE_FORMAT}
+        options |= {"int8": True} if int8 else {}
         path = Path(cache_dir) / f"features-{_cache_key(cleaned, model_hash or hash_model(model), options)}.npy"
         features = _read_cache(path, (len(cleaned), int(_config(model).hidden_size)))
         if features is not None:
             logger.info("features of %d texts read from %s", len(cleaned), path)
             return features
-    features = _final_states(model, cleaned, state, layer, batch_size, progress)
+    features = _final_states(model, cleaned, state, layer, batch_size, progress, int8)
     if transform == "tanh":
         np.tanh(features, out=features)
     if path is not None:
@@ -174,12 +179,12 @@ def _check_options(model: nn.Module, state: str, transform: str, layer: int, bat
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Dropout off and no gradients inside; the model's mode is put back afterwards."""
+def _evaluating(model: nn.Module, int8: bool = False) -> Iterator[None]:
+    """Dropout off, no gradients and weights prepared once inside; the model's mode is put back afterwards."""
     was_training = model.training
     model.eval()
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), model.frozen(int8):  # type: ignore[operator]
             yield
     finally:
         model.train(was_training)
@@ -194,7 +199,7 @@ def _encode(model: nn.Module, tokens: torch.Tensor, state: Any, lengths: torch.T
 
 
 def _final_states(
-    model: nn.Module, cleaned: list[bytes], kind: StateKind, layer: int, batch_size: int, progress: bool
+    model: nn.Module, cleaned: list[bytes], kind: StateKind, layer: int, batch_size: int, progress: bool, int8: bool
 ) -> np.ndarray:
     features = np.empty((len(cleaned), _config(model).hidden_size), dtype=np.float32)
     lengths = np.array([len(data) for data in cleaned], dtype=np.int64)
@@ -204,7 +209,7 @@ def _final_states(
     bar = tqdm(
         total=int(lengths.sum()), unit="B", unit_scale=True, desc="featurize", disable=None if progress else True
     )
-    with bar, _evaluating(model):
+    with bar, _evaluating(model, int8):
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
             for done, state in _read_batch(model, [cleaned[row] for row in rows], bar):
@@ -220,9 +225,9 @@ def _read_batch(model: nn.Module, batch: list[bytes], bar: tqdm) -> Iterator[tup
     window = _window_length(model, max(len(batch), MIN_ROWS))
     position, alive, state = 0, len(batch), None
     while alive:
-        # Up to where a quarter of the rows will have ended, so that little is computed for rows that have; but not for
-        # less than MIN_WINDOW steps, as every call normalises the weights anew.
-        width = max(int(lengths[alive * 3 // 4]) - position, MIN_WINDOW)
+        # Up to where some rows will have ended, so that little is computed for rows that have; but not for less than
+        # MIN_WINDOW steps, as every call costs something.
+        width = max(int(lengths[alive * 7 // 8]) - position, MIN_WINDOW)
         width = min(width, window, int(lengths[0]) - position)
         tokens = np.zeros((max(alive, MIN_ROWS), width), dtype=np.uint8)
         for row in range(alive):

@@ -331,3 +331,41 @@ def test_it_goes_through_torch_compile_in_one_graph() -> None:
     torch.compile(step, backend="aot_eager", fullgraph=True)(*compiled.values()).backward()
     for name in NAMES:
         assert torch.equal(eager[name].grad, compiled[name].grad), name
+
+
+@pytest.mark.parametrize(("batch", "size"), [(1, 3), (7, 64), (16, 70), (33, 130)])
+@pytest.mark.parametrize("wmh", [True, False], ids=["mlstm", "lstm"])
+def test_eight_bit_weights_are_the_rounded_ones(batch: int, size: int, wmh: bool, path: str) -> None:
+    """Against a loop in fp64 that rounds weights, h and m in the same places."""
+    if path != "compiled" or not mlstm_cpu.has_int8():
+        return
+    torch.manual_seed(size)
+    width = (5 if wmh else 4) * size
+    inputs, wh = torch.randn(V, width), torch.randn(4 * size, size) / size**0.5
+    wmh_ = torch.randn(size, size) / size**0.5 if wmh else None
+    tokens, reset = torch.randint(0, V, (T, batch)), torch.rand(T, batch) < 0.2
+    hidden, cell = torch.rand(batch, size), torch.randn(batch, size)
+    got = mlstm_scan(
+        inputs, tokens, wh, wmh_, hidden, cell, reset, packed=module.pack_weights(wh, wmh_, int8=True)
+    )  # fmt: skip
+
+    def rounded(x: Tensor) -> Tensor:
+        unit = x.float().abs().amax(dim=1, keepdim=True) / 127.0
+        unit = torch.where(unit > 0, unit, 1.0)
+        return ((x.float() / unit).round() * unit).double()
+
+    h, c = hidden.double(), cell.double()
+    for t in range(T):
+        keep = (~reset[t]).unsqueeze(1).double()
+        h, c = h * keep, c * keep
+        x = inputs[tokens[t]].double()
+        m = h if wmh_ is None else (rounded(h) @ rounded(wmh_).t()) * x[:, 4 * size :]
+        gates = x[:, : 4 * size] + rounded(m) @ rounded(wh).t()
+        i, f, o, u = gates.chunk(4, dim=1)
+        c = f.sigmoid() * c + i.sigmoid() * u.tanh()
+        h = o.sigmoid() * c.tanh()
+    # A value on the border between two of the 255 may fall to the other side in fp32 and move a row a little.
+    assert (got.final_hidden - h).abs().max() < 0.02 and (got.final_cell - c).abs().max() < 0.05
+    assert (got.final_hidden - h).abs().median() < 1e-3
+    exact = mlstm_scan(inputs, tokens, wh, wmh_, hidden, cell, reset)
+    assert not torch.equal(exact.final_hidden, got.final_hidden)

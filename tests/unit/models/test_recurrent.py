@@ -210,3 +210,29 @@ def test_unknown_kind_is_named() -> None:
     config.kind = "gru"  # type: ignore[assignment]
     with pytest.raises(ValueError, match=r"model.kind is 'gru': the kinds are mlstm, lstm"):
         build_model(config)
+
+
+@pytest.mark.parametrize("family", [MLSTMConfig, LSTMConfig])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_frozen_weights_change_no_bit_and_are_forgotten(family: type, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = build_model(family(hidden_size=20, embedding_size=6, num_layers=2)).to(dtype)
+    tokens = torch.randint(0, 256, (5, 7))
+    lengths = torch.tensor([7, 3, 5, 0, 1])
+
+    def run() -> list[Tensor]:
+        first, state = model.encode(tokens)
+        second, state = model.encode(tokens, state, lengths=lengths)
+        return [first, second[:1], *state]
+
+    with torch.no_grad():
+        wanted = run()
+    with model.frozen():
+        assert all(torch.equal(a, b) for a, b in zip(run(), wanted, strict=True))
+        assert not model(tokens)[0].requires_grad
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+        changed = run()
+        assert not any(torch.equal(a, b) for a, b in zip(changed, wanted, strict=True))
+    assert model(tokens)[0].requires_grad
