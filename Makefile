@@ -16,7 +16,9 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow and not gpu"
 
+# Triton (694 MB) comes with CUDA builds of torch; beside a CPU build only its interpreter and compiler are of use here.
 test-all: $(STAMP)
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt triton
 	$(BIN)/python -m pytest
 
 lint: $(STAMP)

@@ -29,9 +29,7 @@ from ..models.mlstm import MLSTM
 VOCAB = 256
 
 
-def run_steps(
-    rank: int, world: int, threads: int, sizes: tuple[int, int, int], path: str, pipe: Connection
-) -> None:
+def run_steps(rank: int, world: int, threads: int, sizes: tuple[int, int, int], path: str, pipe: Connection) -> None:
     """One rank: answers each "go" with the seconds of a step, or of one without exchange; ends at anything else."""
     torch.set_num_threads(threads)
     hidden_size, batch_size, seq_length = sizes

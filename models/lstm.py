@@ -10,7 +10,14 @@ import torch
 from torch import nn
 
 from .config import LSTMConfig
-from .recurrent import LayerWeights, RecurrentLanguageModel, RecurrentLayer, forget_bias, input_matrix, orthogonal_blocks
+from .recurrent import (
+    LayerWeights,
+    RecurrentLanguageModel,
+    RecurrentLayer,
+    forget_bias,
+    input_matrix,
+    orthogonal_blocks,
+)
 
 
 class LSTMLayer(RecurrentLayer):

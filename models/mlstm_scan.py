@@ -3,8 +3,8 @@
 Same numbers as stepping `mlstm.mlstm_cell`, at less cost: the caller projects the inputs of all steps at once (or once
 per byte value: a byte has 256), nothing is recorded per step, and the weight gradients are one matrix product each over
 blocks of steps. This module holds the contract, the operator with its gradient, and the blocks; the steps themselves are
-`mlstm_cpu.py` (compiled, fp32 on CPU) or `mlstm_steps.py` (plain PyTorch, everything else). Everything here is time-major.
-`mlstm.py` and `lstm.py` own the parameters, the projections and the batch-major interface.
+`mlstm_cpu.py` (compiled, fp32 on CPU), `mlstm_triton.py` (GPU) or `mlstm_steps.py` (plain PyTorch, everything else).
+Everything here is time-major. `mlstm.py` and `lstm.py` own the parameters, the projections and the batch-major interface.
 
 Kept for backward are gates (4H, fp32) and wmh h (H) of every step beside the hidden and cell states themselves; with
 `recompute` only the states, from which a block's gates come again in two products.
@@ -12,6 +12,7 @@ Kept for backward are gates (4H, fp32) and wmh h (H) of every step beside the hi
 
 from __future__ import annotations
 
+import importlib.util
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -116,7 +117,18 @@ def pack_weights(wh: Tensor, wmh: Tensor | None, int8: bool = False) -> mlstm_cp
 
 def _path(inputs: Tensor) -> ModuleType:
     """The module whose steps run this window."""
-    return mlstm_cpu if mlstm_cpu.usable(inputs) else mlstm_steps
+    if mlstm_cpu.usable(inputs):
+        return mlstm_cpu
+    if triton_usable(inputs):
+        from . import mlstm_triton  # imports Triton
+
+        return mlstm_triton
+    return mlstm_steps
+
+
+def triton_usable(inputs: Tensor) -> bool:
+    """Whether the window is on a GPU and Triton is there, which CUDA builds of torch bring along."""
+    return inputs.is_cuda and inputs.dtype != torch.float64 and importlib.util.find_spec("triton") is not None
 
 
 def _dense(tensor: Tensor | None) -> Tensor | None:

@@ -103,7 +103,17 @@ class RecurrentLayer(nn.Module):
             frozen.table = projected
         packed = None if frozen is None else frozen.packed
         return mlstm_scan(
-            projected, tokens, weights.wh, weights.wmh, hidden, cell, reset, lengths, return_cells, self.recompute, packed
+            projected,
+            tokens,
+            weights.wh,
+            weights.wmh,
+            hidden,
+            cell,
+            reset,
+            lengths,
+            return_cells,
+            self.recompute,
+            packed,
         )
 
 

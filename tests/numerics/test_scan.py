@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -15,13 +16,20 @@ from torch import Tensor
 T, B, H, V = 9, 5, 8, 11
 
 
-@pytest.fixture(params=["plain PyTorch", "compiled"], autouse=True)
+@pytest.fixture(params=["plain PyTorch", "compiled", pytest.param("Triton", marks=pytest.mark.slow)], autouse=True)
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every test runs on both paths; the second takes fp32 windows only, the others stay as they are."""
-    if request.param == "plain PyTorch":
-        monkeypatch.setattr(mlstm_cpu, "usable", lambda inputs: False)
-    else:
+    """Every test runs on all paths; where a path does not take a dtype, plain PyTorch runs. Triton is interpreted on the CPU."""
+    if request.param == "compiled":
         assert mlstm_cpu.usable(torch.zeros(1)), "a compiler is a requirement of the tests"
+        return request.param
+    monkeypatch.setattr(mlstm_cpu, "usable", lambda inputs: False)
+    if request.param == "Triton":
+        pytest.importorskip("triton", reason="pip install triton==3.7.1, as `make test-all` does")
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+        from bigbatch.models import mlstm_triton
+
+        assert os.environ["TRITON_INTERPRET"] == "1" and type(mlstm_triton.update).__name__ == "InterpretedFunction"
+        monkeypatch.setattr(module, "triton_usable", lambda inputs: inputs.dtype != torch.float64)
     return request.param
 
 
@@ -103,8 +111,10 @@ class Case:
 @pytest.mark.parametrize("masks", ["none", "reset", "lengths", "both"])
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
 def test_scan_equals_loop(
-    family: str, source: str, dtype: torch.dtype, masks: str, recompute: bool, assert_near: Any
+    family: str, source: str, dtype: torch.dtype, masks: str, recompute: bool, path: str, assert_near: Any
 ) -> None:
+    if path == "Triton" and (masks in ("reset", "lengths") or dtype == torch.float64):
+        pytest.skip("the interpreter takes seconds a case; 'both' has these masks, and fp64 runs on plain PyTorch")
     case = Case(family, source, dtype, masks)
     fast, slow = case.leaves(), case.leaves(torch.float64)
     outputs, wanted = case.scan(fast, recompute), case.loop(**slow)
@@ -242,7 +252,7 @@ def test_tokens_beyond_the_table_are_an_error_and_any_integers_will_do() -> None
     wanted, case.tokens = case.scan(case.leaves()), case.tokens.clone()
     for bad in (-1, V):
         case.tokens[2, 1] = bad
-        with pytest.raises(IndexError):
+        with pytest.raises((IndexError, RuntimeError)):
             case.scan(case.leaves())
         case.tokens[2, 1] = 0
     case = Case("mlstm", "table", torch.float32, "none")
