@@ -35,6 +35,7 @@ from ..models.config import MLSTMConfig
 from ..models.mlstm import MLSTM, mlstm_cell
 
 VOCAB, EMBEDDING = 256, 64
+GPU_SIZES = ("1024,128", "4096,128", "4096,256", "8192,256")
 SIZES = ("256,128", "512,128", "1024,128", "512,32", "1024,32")
 
 
@@ -61,7 +62,9 @@ class PerStepLoop(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         layer = self.model.layers[0]
         wx, wh, wmx, wmh = layer.wx(), layer.wh(), layer.wmx(), layer.wmh()  # pyright: ignore
-        hidden = tokens.new_zeros((len(tokens), self.model.config.hidden_size), dtype=torch.float32)
+        dtype = self.model.embedding.weight.dtype
+        wx, wh, wmx, wmh = (weight.to(dtype) for weight in (wx, wh, wmx, wmh))
+        hidden = tokens.new_zeros((len(tokens), self.model.config.hidden_size), dtype=dtype)
         cell, outputs = hidden, []
         embedded = self.model.embedding(tokens)
         for x in embedded.unbind(1):
@@ -85,25 +88,32 @@ class TorchLSTM(nn.Module):
 
 def training_pass(forward: Callable[[Tensor], Tensor], module: nn.Module, tokens: Tensor) -> float:
     """Seconds of one forward and backward pass."""
-    start = time.perf_counter()
+    start = clock(tokens.device)
     logits = forward(tokens[:, :-1])
-    F.cross_entropy(logits.reshape(-1, VOCAB), tokens[:, 1:].reshape(-1)).backward()
+    F.cross_entropy(logits.reshape(-1, VOCAB).float(), tokens[:, 1:].reshape(-1)).backward()
     module.zero_grad(set_to_none=True)
-    return time.perf_counter() - start
+    return clock(tokens.device) - start
+
+
+def clock(device: torch.device) -> float:
+    """Seconds, once the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 class Gemm:
     """One (rows, H) x (H, 4H) product, into memory that is there already."""
 
-    def __init__(self, rows: int, hidden_size: int) -> None:
-        self.a, self.b = torch.randn(rows, hidden_size), torch.randn(hidden_size, 4 * hidden_size)
+    def __init__(self, rows: int, hidden_size: int, place: dict[str, Any]) -> None:
+        self.a, self.b = torch.randn(rows, hidden_size, **place), torch.randn(hidden_size, 4 * hidden_size, **place)
         self.out = torch.mm(self.a, self.b)
 
     def __call__(self) -> float:
         """Seconds it takes."""
-        start = time.perf_counter()
+        start = clock(self.out.device)
         torch.mm(self.a, self.b, out=self.out)
-        return time.perf_counter() - start
+        return clock(self.out.device) - start
 
 
 def flops_per_token(impl: str, hidden_size: int, projections: bool = False) -> int:
@@ -113,14 +123,22 @@ def flops_per_token(impl: str, hidden_size: int, projections: bool = False) -> i
     return 6 * (blocks * hidden_size**2 + inputs + VOCAB * hidden_size)
 
 
-def measure(hidden_size: int, batch_size: int, seq_length: int, rounds: int) -> tuple[float, list[Row]]:
+def measure(
+    hidden_size: int,
+    batch_size: int,
+    seq_length: int,
+    rounds: int,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> tuple[float, list[Row]]:
     """The GEMM rate in GFLOP/s, and a row for each implementation."""
     torch.manual_seed(0)
-    ours, lstm = MLSTM(MLSTMConfig(hidden_size=hidden_size, embedding_size=EMBEDDING)), TorchLSTM(hidden_size)
-    loop = PerStepLoop(ours)
-    tokens = torch.randint(0, VOCAB, (batch_size, seq_length + 1))
+    place: dict[str, Any] = {"device": device, "dtype": dtype}
+    ours = MLSTM(MLSTMConfig(hidden_size=hidden_size, embedding_size=EMBEDDING)).to(**place)
+    loop, lstm = PerStepLoop(ours), TorchLSTM(hidden_size).to(**place)
+    tokens = torch.randint(0, VOCAB, (batch_size, seq_length + 1), device=device)
     passes: dict[str, Callable[[], float]] = {
-        "gemm": Gemm(batch_size * seq_length, hidden_size),
+        "gemm": Gemm(batch_size * seq_length, hidden_size, place),
         "ours": lambda: training_pass(lambda x: ours(x)[0], ours, tokens),
         "per_step_loop": lambda: training_pass(loop, loop, tokens),
         "nn_lstm": lambda: training_pass(lstm, lstm, tokens),
@@ -183,33 +201,44 @@ def print_shares(sizes: list[tuple[int, int]], seq_length: int, rounds: int) -> 
             print(f"| {hidden_size}, {batch_size} | {label} | {seconds * 1e3:.1f} | {share:.0%} |", flush=True)
 
 
+def machine(args: argparse.Namespace) -> str:
+    if args.device.startswith("cuda"):
+        return torch.cuda.get_device_name(args.device)
+    return f"{args.threads} thread(s), {platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bigbatch.benchmarks.mlstm", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="H,B")
-    parser.add_argument("--seq-length", type=int, default=64)
+    parser.add_argument("--sizes", nargs="+", default=[], metavar="H,B")
+    parser.add_argument("--seq-length", type=int, default=0, help="steps of a window (default: 64, on a GPU 256)")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="float32")
     parser.add_argument("--rounds", type=int, default=5, help="of which the median counts (default: 5)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--shares", action="store_true", help="where the time goes")
     parser.add_argument("--json", action="store_true", help="a list of objects instead of a table")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    sizes = [(int(h), int(b)) for h, b in (size.split(",") for size in args.sizes)]
+    names = args.sizes or (GPU_SIZES if args.device.startswith("cuda") else SIZES)
+    sizes = [(int(h), int(b)) for h, b in (name.split(",") for name in names)]
+    steps = args.seq_length or (256 if args.device.startswith("cuda") else 64)
+    where = (steps, args.rounds, args.device, getattr(torch, args.dtype))
     if args.json:
-        found = [row for h, b in sizes for row in measure(h, b, args.seq_length, args.rounds)[1]]
+        found = [row for h, b in sizes for row in measure(h, b, *where)[1]]
         print(json.dumps([asdict(row) for row in found], indent=1))
         return
     if args.shares:
-        print_shares(sizes, args.seq_length, args.rounds)
+        print_shares(sizes, steps, args.rounds)
         return
     print(
-        f"fp32, T {args.seq_length}, forward + backward, median of {args.rounds} interleaved rounds, {args.threads} thread(s), "
-        f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}, {date.today()}\n"
+        f"{args.dtype}, T {steps}, forward + backward, median of {args.rounds} interleaved rounds, {machine(args)}, "
+        f"torch {torch.__version__}, {date.today()}\n"
     )
     print("| H, B | implementation | characters/s | GFLOP/s | of the GEMM rate | with projections |")
     print("|---|---|---|---|---|---|")
     for hidden_size, batch_size in sizes:
-        gemm, rows = measure(hidden_size, batch_size, args.seq_length, args.rounds)
+        gemm, rows = measure(hidden_size, batch_size, *where)
         print(f"| {hidden_size}, {batch_size} | GEMM |  | {gemm:.1f} | 1.00 | |", flush=True)
         for row in rows:
             more = flops_per_token(row.impl, hidden_size, True) / flops_per_token(row.impl, hidden_size)

@@ -87,7 +87,7 @@ def mlstm_scan(
     differentiable = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
     keep_cells = differentiable or return_cells or lengths is not None
     if packed is not None and not differentiable:
-        args = [_dense(x) for x in (inputs, tokens, wh, wmh, hidden, cell, reset)]
+        args: list[Any] = [_dense(x) for x in (inputs, tokens, wh, wmh, hidden, cell, reset)]
         hiddens, cells = mlstm_cpu.forward_steps(*args, save=False, keep_cells=keep_cells, packed=packed)[2:]
     else:
         save = differentiable and not recompute

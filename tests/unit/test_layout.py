@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import subprocess
 import sys
@@ -99,7 +100,9 @@ def test_every_module_imports_from_elsewhere(repo: Path, tmp_path: Path) -> None
     for path in product_files(repo):
         parts = path.relative_to(repo).with_suffix("").parts
         parts = parts[:-1] if parts[-1] == "__init__" else parts
-        if parts[-1] == "mlstm_triton" and importlib.util.find_spec("triton") is None:  # comes with CUDA builds of torch
+        if (
+            parts[-1] == "mlstm_triton" and importlib.util.find_spec("triton") is None
+        ):  # comes with CUDA builds of torch
             continue
         modules.append(".".join(parts if parts[0] == "bigbatch" else ("bigbatch", *parts)))
     (tmp_path / "models").mkdir()  # a user's own folder of the same name must not shadow ours
