@@ -48,12 +48,14 @@ def plot_training(run_dir: Path | str, path: Path | str, references: Mapping[str
     lower = below[0]
     axes.plot([r["tokens"] / 1e6 for r in train], _column(train, "bpc"), color=BLUE, lw=1, label="training")
     axes.plot([r["tokens"] / 1e6 for r in val], _column(val, "bpc"), "o-", color=ORANGE, ms=4, lw=1, label="validation")
-    for (name, value), style in zip((references or {}).items(), ("--", ":", "-.")):
-        axes.axhline(value, color=BLACK, lw=1, ls=style, label=f"{name} {value:.3f}")
     values = sorted(v for v in [*_column(train, "bpc"), *(references or {}).values()] if math.isfinite(v))
+    # The first steps start at 8 bits and would squeeze everything that matters to the bottom.
+    top = min(values[-1], values[int(len(values) * 0.97)]) * 1.03 if values else math.inf
+    for (name, value), style in zip((references or {}).items(), ("--", ":", "-.")):
+        above = ", above the picture" if value > top else ""
+        axes.axhline(value, color=BLACK, lw=1, ls=style, label=f"{name} {value:.3f}{above}")
     if values:
-        # The first steps start at 8 bits and would squeeze everything that matters to the bottom.
-        axes.set_ylim(values[0] * 0.93, min(values[-1], values[int(len(values) * 0.97)]) * 1.03)
+        axes.set_ylim(values[0] * 0.93, top)
     axes.set_ylabel("bits per character")
     axes.legend(frameon=False)
     axes.grid(alpha=0.3)

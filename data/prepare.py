@@ -55,7 +55,7 @@ def prepare_store(
         writer.metadata.update(_metadata(config, report))
     if log_it:
         for message in report.messages:
-            logger.info("%s", message)
+            logger.info("%s", message.replace("--text-key", "--data.text-key"))  # as `bigbatch train` calls it
         logger.info("prepared %s: %s", prefix, report.summary())
     return TokenStore(prefix)
 

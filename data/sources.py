@@ -55,6 +55,7 @@ class BadRow(NamedTuple):
 # comes back inside another, a quote was open at the end of the file.
 _CARRIAGE_RETURN = "\ud800"
 _END_OF_FILE = "\ud801"
+_BLANK_LINE = "\ud802"
 
 Records = Iterator[tuple[int, Any]]
 
@@ -154,7 +155,9 @@ def _choose_columns(
     text = text_key or _guess(columns, TEXT_KEYS)
     label = (label_key or _guess(columns, LABEL_KEYS)) if labels else None
     if text is None:
-        raise ValueError(f"{path}: which column is the text? Say so with --text-key; columns: {there}")
+        raise ValueError(
+            f"{path}: which column is the text? Say so with --text-key (in train --data.text-key); columns: {there}"
+        )
     guessed = [f"text from column {text!r}"] if text_key is None else []
     guessed += [f"label from column {label!r}"] if label is not None and label_key is None else []
     if guessed:
@@ -214,10 +217,12 @@ def _csv_rows(path: Path, report: SourceReport) -> Records:
     number = 1
     try:
         for row in reader:
-            if _CARRIAGE_RETURN in "".join(row):
-                row = [field.replace(_CARRIAGE_RETURN, "\r") for field in row]
+            text = "".join(row)
+            if text == _BLANK_LINE and len(row) == 1:  # not the row of one column whose text is ""
+                row = []
+            elif _CARRIAGE_RETURN in text or _BLANK_LINE in text:
+                row = [field.replace(_CARRIAGE_RETURN, "\r").replace(_BLANK_LINE, "\r") for field in row]
                 row[-1] = row[-1].removesuffix("\r")
-                row = row if row != [""] else []
             if row:
                 if row[-1] == _END_OF_FILE:
                     return
@@ -233,7 +238,9 @@ def _csv_lines(path: Path, report: SourceReport) -> Iterator[str]:
     for block in line_blocks(path, report):
         for line in block:
             # csv takes any carriage return for the end of a row; here only "\n" and "\r\n" are.
-            yield (line.replace("\r", _CARRIAGE_RETURN) if "\r" in line else line) + "\n"
+            if "\r" in line:
+                line = _BLANK_LINE if line == "\r" else line.replace("\r", _CARRIAGE_RETURN)
+            yield line + "\n"
 
 
 def _json_records(path: Path, report: SourceReport) -> tuple[list[str], Records]:

@@ -134,7 +134,8 @@ def split_documents(
     if 2 * (need_test + need_val) > total:
         raise ValueError(
             f"{store.prefix}: {total:,} bytes are too few to hold out {need_val:,} for validation and {need_test:,} "
-            "for test, which may take half of them at most: use more text or lower data.min_heldout_bytes"
+            f"for test, which may take half of them at most: use more text or lower --data.min-heldout-bytes (here {total // 4} "
+            "is the most)"
         )
     random = np.random.Generator(np.random.PCG64(seed))
     order = random.permutation(store.num_documents)

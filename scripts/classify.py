@@ -210,8 +210,11 @@ def main(argv: list[str]) -> int:
 
     run_dir = Path(args.run_dir) if args.run_dir else find_run()
     classifier = Classifier.load(run_dir, args.task, str(resolve_device(args.device)))
-    if args.run_dir is None:
-        print(f"using {run_dir}, task {classifier.about['task']}", file=sys.stderr)
+    tasks = sorted(path.stem for path in (run_dir / "probe").glob("*.json"))
+    if args.run_dir is None or (args.task is None and len(tasks) > 1):
+        others = [task for task in tasks if task != classifier.about["task"]]
+        more = f" (the newest; --task for {', '.join(others)})" if others and args.task is None else ""
+        print(f"using {run_dir}, task {classifier.about['task']}{more}", file=sys.stderr)
     kind = args.format or ("jsonl" if output and output.suffix in (".jsonl", ".json") else "csv")
     rejects = Rejects(rejected)
     with closing(rejects), output_file(output) as file:

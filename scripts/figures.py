@@ -27,7 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--out", default="docs/figures", metavar="FOLDER", help="for pictures and tables (default: docs/figures)"
     )
-    parser.add_argument("--samples", type=int, default=32_000, help="length of each run (default: 32,000)")
+    parser.add_argument("--samples", type=int, default=64_000, help="length of each run (default: 64,000)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="of the paired runs (default: 1 2 3)")
     parser.add_argument("--heldout-bytes", type=int, default=500_000, help="least validation text (default: 500,000)")
     return parser

@@ -120,10 +120,12 @@ def main(argv: list[str]) -> int:
     args = build_parser().parse_args(argv)
     train, val, test = read_splits(args)  # before torch is loaded: a wrong name or column is said at once
 
+    from ..analysis.curves import plot_training
     from ..sentiment.report import choose_examples, write_report
     from ..sentiment.transfer import run_transfer
     from ..training.checkpoint import load_model
     from ..training.distributed import resolve_device
+    from ..training.metrics import read_metrics, read_result
 
     loaded = load_model(args.run_dir, str(resolve_device(args.device)), args.which)
     run_dir = loaded.path.parent.parent
@@ -139,6 +141,11 @@ def main(argv: list[str]) -> int:
         f"C = {probe['C']:g} chosen on {len(val):,} validation texts"
         + ("" if probe["converged"] else "; NOT CONVERGED")
     )
+    if (run_dir / "metrics.jsonl").is_file() and read_metrics(run_dir):
+        known = read_result(run_dir)
+        marks = {"gzip -9": known.get("bpc_gzip"), "order-5 byte model": known.get("bpc_5gram")}
+        references = {name: value for name, value in marks.items() if value}
+        plot_training(run_dir, run_dir / "plots" / "training.png", references)
     page = write_report(run_dir, choose_examples(loaded.model, result), f"bigbatch: {Path(run_dir).name}")
     print(f"result: {result.path}\nreport: {page}")
     return 0

@@ -20,6 +20,8 @@ afterwards. A run is "running" while its folder is locked by a training process 
 within the last two log intervals."""
 
 TAIL_BYTES = 1 << 16
+# A run without a line in its log that is older, and that no process holds, has failed at its start.
+START_SECONDS = 120.0
 HEADER = ("run", "state", "done", "chars", "bpc", "val", "lr", "scale", "skipped", "char/s", "left", "age")
 
 
@@ -53,9 +55,14 @@ def describe(run_dir: Path, now: float) -> tuple[str, ...]:
     result = _json(run_dir / "result.json").get("train")
     total = _total_samples(result, train)
     if not train:
+        config = run_dir / "config.yaml"
+        state = "no run"
+        if config.is_file():
+            young = now - config.stat().st_mtime < START_SECONDS
+            state = "starting" if young or _locked(run_dir) else "not started"
         return (
             run_dir.name,
-            "starting" if (run_dir / "config.yaml").is_file() else "no run",
+            state,
             *[""] * (len(HEADER) - 2),
         )
     last = train[-1]

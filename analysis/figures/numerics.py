@@ -59,7 +59,7 @@ class Plan:
 
     root: Path
     data: tuple[str, ...]
-    samples: int = 32_000
+    samples: int = 64_000
     seeds: tuple[int, ...] = (1, 2, 3)
     heldout_bytes: int = 500_000
     hidden_size: int = 128
@@ -75,7 +75,8 @@ class Plan:
             batch=BatchConfig(global_batch_size=64, seq_length=64),
             optim=OptimConfig(lr=5e-3),
             schedule=ScheduleConfig(samples=self.samples, warmup_samples=self.samples // 20),
-            loss_scale=LossScaleConfig(growth_interval=50),
+            # From where the scale settles, and rising often enough to be seen: by default it would stay below in a run so short.
+            loss_scale=LossScaleConfig(init_scale=2.0**20, growth_interval=200),
             log=LogConfig(keep_checkpoints=1),
             run_dir=str(self.root / name),
             precision=precision,

@@ -202,6 +202,15 @@ def test_short_csv_rows_have_no_text(tmp_path: Path) -> None:
     assert report.rows_without_text == 1
 
 
+def test_an_empty_text_in_a_file_of_one_column_is_counted_and_a_blank_line_is_not(tmp_path: Path) -> None:
+    for end in ("\n", "\r\n"):
+        path = tmp_path / "one.csv"
+        path.write_bytes(end.join(["text", "good lamp", '""', "", "bad lamp", '"two', "", 'parts"', ""]).encode())
+        report = SourceReport()
+        rows = [row.text for row in iter_rows([path], report=report)]
+        assert rows == ["good lamp", "bad lamp", f"two{end}{end}parts"] and report.rows_without_text == 1
+
+
 def test_rows_wider_than_the_header_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('text,label\nfine,1\nslow, but fine,1\n"quoted, fine",0\nloud, long, dull,0\n')

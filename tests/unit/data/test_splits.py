@@ -160,7 +160,7 @@ def test_a_chain_of_held_out_duplicates_moves_as_a_whole(store: TokenStore, monk
 
 def test_too_small_and_too_repetitive_corpora_name_the_remedy(tmp_path: Path) -> None:
     small = build(tmp_path / "s", [sentence(i) for i in range(20)])
-    with pytest.raises(ValueError, match=r"too few to hold out 500,000 .*lower data\.min_heldout_bytes"):
+    with pytest.raises(ValueError, match=r"too few to hold out 500,000 .*lower --data\.min-heldout-bytes"):
         split_documents(small)
     alike = build(tmp_path / "t", [b"\n all the same words again and again "] * 200)
     with pytest.raises(ValueError, match=r"only 0 bytes have no near-duplicate.*keep_duplicates_together"):

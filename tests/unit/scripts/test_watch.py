@@ -53,7 +53,10 @@ def test_the_other_states(tmp_path: Path) -> None:
     finished = make_run(tmp_path / "finished", {**ROW, "samples": 400})
     (finished / "result.json").write_text(json.dumps({"train": {"samples": 400}}))
     assert cells(finished)["state"] == "finished" and cells(finished)["done"] == "100 %"
-    assert cells(make_run(tmp_path / "starting"))["state"] == "starting"
+    starting = make_run(tmp_path / "starting")
+    assert cells(starting)["state"] == "starting"
+    os.utime(starting / "config.yaml", (1.0, 1.0))
+    assert cells(starting)["state"] == "not started"
     (tmp_path / "other").mkdir()
     assert cells(tmp_path / "other")["state"] == "no run"
     diverged = make_run(tmp_path / "diverged", {**ROW, "bpc": None})

@@ -92,7 +92,7 @@ def test_transfer_to_unlabelled_text(
         ({"train": ""}, "the file is empty"),
         (
             {"test": "number,body\n1,good\n"},
-            "which column is the text? Say so with --text-key; columns: 'number', 'body'",
+            "which column is the text? Say so with --text-key (in train --data.text-key); columns: 'number', 'body'",
         ),
         ({"train": "label,sentence\n1,\n0, \n"}, "no row has text"),
     ],
@@ -284,14 +284,16 @@ def test_rows_without_text_are_counted_in_every_part(
 EVALUATED = ("bpc", "bpc_bytes", "bpc_lanes", "bpc_of", "bpc_trained_bytes")
 
 
-def test_evaluate_other_files_and_drop_yardsticks_of_other_bytes(
+def test_evaluating_other_files_leaves_the_runs_own_score_alone(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = tmp_path / "other.txt"
     text.write_text("a good film\na bad film\n" * 20)
     update_result(run_dir, {"bpc": 1.0, "bpc_of": "another text", "bpc_gzip": 2.0, "bpc_5gram": 1.5})
     assert call("evaluate", "--run-dir", run_dir, "--data", text, "--lanes", "4") == 0
-    result = read_result(run_dir)
+    whole = read_result(run_dir)
+    assert [whole[key] for key in ("bpc", "bpc_of", "bpc_gzip", "bpc_5gram")] == [1.0, "another text", 2.0, 1.5]
+    result = whole["other_text"][str(text)]
     # Each of the 40 documents is framed by three bytes.
     assert result["bpc_bytes"] == 20 * (11 + 10 + 6) and result["bpc_lanes"] == 4 and result["bpc"] > 0
     assert "bpc_gzip" not in result and "bpc_5gram" not in result and set(EVALUATED) <= set(result)
