@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -93,8 +94,13 @@ def run() -> NoReturn:
     a gloo thread that still drops its last piece of work then aborts the process, in about a third of the runs that fail
     right after their first exchange.
     """
+    rank = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    if rank:
+        # Python's own handler waits for the next line of Python, which does not come while torch waits for another rank.
+        # In training the loop has a handler of its own; before and after it there is nothing to save.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     status = main()
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    if rank:
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()

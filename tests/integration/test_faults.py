@@ -75,6 +75,33 @@ def test_a_users_error_on_the_ranks_is_one_line(launch: Launch, tmp_path: Path) 
     assert not re.search(r"Traceback|elastic|torchrun|ChildFailed|Warning", text)
 
 
+def test_ctrl_c_ends_a_rank_that_waits_for_another(arguments: Callable, corpus: Path, tmp_path: Path) -> None:
+    prepare_store(DataConfig(paths=[str(corpus)]), tmp_path / "store", progress=False)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    argv = [
+        sys.executable,
+        "-m",
+        "bigbatch.scripts.cli",
+        *arguments(tmp_path / "run", "--data.store", str(tmp_path / "store")),
+    ]
+    process = subprocess.Popen(argv, stderr=subprocess.DEVNULL, env={**os.environ, **ranks, "OMP_NUM_THREADS": "1"})
+    try:
+        end = time.monotonic() + 60
+        while time.monotonic() < end and process.poll() is None:
+            with socket.socket() as client:
+                if client.connect_ex(("127.0.0.1", port)) == 0:  # it is there to meet rank 1, which never comes
+                    break
+            time.sleep(0.1)
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == -signal.SIGINT
+    finally:
+        process.kill()
+
+
 RANK_OF_TWO = """
 import os
 os.environ.update(RANK="{rank}", LOCAL_RANK="{rank}", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="{port}")
