@@ -72,7 +72,9 @@ def main(argv: list[str]) -> int:
 
     loaded = load_model(args.run_dir, str(resolve_device(args.device)), args.which)
     run_dir = loaded.path.parent.parent
-    config = config_from_dict(loaded.config if args.data else read_config(run_dir))
+    config = config_from_dict(
+        loaded.config if args.data else {**read_config(run_dir), "run_dir": str(run_dir)}
+    )  # wherever the folder is now
     if args.data:
         import tempfile
 

@@ -26,6 +26,7 @@ from ..models.config import LSTMConfig, MLSTMConfig
 log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
+FILES = ("model.safetensors", "optimizer.safetensors", "state.safetensors", "trainer.json")
 _PREFIX = "step_"
 
 
@@ -178,17 +179,23 @@ def verify(path: Path) -> dict:
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
         version = manifest["format_version"]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"checkpoint {path}: manifest.json cannot be read ({error})") from None
+        files = {name: (int(entry["bytes"]), str(entry["sha256"])) for name, entry in manifest["files"].items()}
+        whole = set(FILES) <= files.keys() and isinstance(manifest["config"], dict)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"checkpoint {path}: manifest.json cannot be read ({error!r})") from None
     if version != FORMAT_VERSION:
         raise ValueError(f"checkpoint {path} has format version {version}, this bigbatch reads {FORMAT_VERSION}")
-    for name, expected in manifest["files"].items():
+    if not whole:
+        raise ValueError(
+            f"checkpoint {path}: manifest.json does not name all files; the checkpoint is damaged, use another one"
+        )
+    for name, (length, digest) in files.items():
         file = path / name
         size = file.stat().st_size if file.is_file() else -1
-        if size != expected["bytes"]:
-            state = "is missing" if size < 0 else f"has {size:,} of {expected['bytes']:,} bytes"
+        if size != length:
+            state = "is missing" if size < 0 else f"has {size:,} of {length:,} bytes"
             raise ValueError(f"checkpoint {path}: {name} {state}; the checkpoint is damaged, use another one")
-        if _sha256(file) != expected["sha256"]:
+        if _sha256(file) != digest:
             raise ValueError(
                 f"checkpoint {path}: {name} does not match its checksum; the checkpoint is damaged, use another one"
             )

@@ -121,7 +121,15 @@ class RunningMeans:
 def read_result(run_dir: Path | str) -> dict:
     """result.json of a run folder; empty if there is none yet."""
     path = Path(run_dir) / "result.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}): move it away, and what is missing is computed again") from None
+    if not isinstance(result, dict):
+        raise ValueError(f"{path} is damaged (no object): move it away, and what is missing is computed again")
+    return result
 
 
 def update_result(run_dir: Path | str, values: dict) -> dict:

@@ -6,17 +6,20 @@ import csv
 import gzip
 import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from bigbatch.data.labelled import load_labelled
 from bigbatch.scripts import classify as classify_module
 from bigbatch.scripts.cli import main
 from bigbatch.sentiment.classify import Classifier
 from bigbatch.sentiment.transfer import run_transfer
 from bigbatch.training.checkpoint import load_model
+from bigbatch.training.config import TrainConfig
 from bigbatch.training.metrics import read_result, update_result
 
 
@@ -300,3 +303,15 @@ def test_evaluating_other_files_leaves_the_runs_own_score_alone(
     assert "540 bytes of" in capsys.readouterr().out
     assert call("evaluate", "--run-dir", run_dir, "--lanes", "0") == 2
     assert "--lanes is 0: it must be at least 1" in capsys.readouterr().err
+
+
+def test_a_run_folder_that_has_moved_is_evaluated_on_its_own_data(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moved = tmp_path / "moved"
+    shutil.copytree(run_dir, moved)
+    shutil.rmtree(moved / "data", ignore_errors=True)
+    before = TrainConfig(run_dir=str(tmp_path / "before")).to_dict()
+    (moved / "config.yaml").write_text(yaml.safe_dump(before))
+    code = call("evaluate", "--run-dir", moved)
+    assert code == 2 and f"{moved}/data/corpus does not exist" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import logging
 import os
@@ -290,3 +291,29 @@ def test_initial_weights_are_those_of_the_best_checkpoint(tmp_path: Path) -> Non
     assert all(torch.equal(value, one.model[name]) for name, value in model.state_dict().items())
     with pytest.raises(ValueError, match=r"is of another model: .*; choose another --run-dir, or the model options"):
         load_initial_weights(build_model(MLSTMConfig(hidden_size=5, embedding_size=3)), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("sha256", "sha257"),
+        ('"files"', '"filez"'),
+        ('"bytes"', '"bytez"'),
+        ('"config"', '"confih"'),
+        ("model.safetensors", "nodel.safetensors"),
+    ],
+    ids=str,
+)
+def test_a_bit_flipped_in_a_manifest_is_a_damaged_checkpoint(tmp_path: Path, change: tuple[str, str]) -> None:
+    path = tmp_path / "step_1"
+    path.mkdir()
+    files = {}
+    for name in module.FILES:
+        (path / name).write_text("content")
+        files[name] = {"bytes": 7, "sha256": hashlib.sha256(b"content").hexdigest()}
+    manifest = json.dumps({"format_version": 1, "files": files, "config": {}})
+    (path / "manifest.json").write_text(manifest)
+    assert verify(path)["format_version"] == 1
+    (path / "manifest.json").write_text(manifest.replace(*change))
+    with pytest.raises(ValueError, match=r"step_1: manifest\.json"):
+        verify(path)

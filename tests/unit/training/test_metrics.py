@@ -101,3 +101,10 @@ def test_results_are_added_to_what_is_there(tmp_path: Path) -> None:
     update_result(tmp_path, {"a": 1, "b": 2})
     assert update_result(tmp_path, {"b": 3}) == {"a": 1, "b": 3} == read_result(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["result.json"]
+
+
+@pytest.mark.parametrize("content", ["garbage", "3"])
+def test_a_damaged_result_file_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "result.json").write_text(content)
+    with pytest.raises(ValueError, match=r"result\.json is damaged .* move it away"):
+        read_result(tmp_path)
