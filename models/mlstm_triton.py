@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from . import mlstm_steps
 from .mlstm_steps import Saved, StepGradients
 
 BLOCK = 512
@@ -195,11 +196,8 @@ def forward_steps(
     return Saved(gates, z if wmh is not None else z.new_empty(0), hiddens, cells)
 
 
-class Backward:
-    """See `mlstm_steps.Backward`."""
-
-    def __init__(self, wh: Tensor, wmh: Tensor | None) -> None:
-        self._wh, self._wmh = wh, wmh
+class Backward(mlstm_steps.Backward):
+    """See `mlstm_steps.Backward`, whose sums over rows serve here as well."""
 
     def steps(
         self, inputs: Tensor, tokens: Tensor | None, reset: Tensor | None, cell: Tensor, saved: Saved, grad_h: Tensor | None,
@@ -231,15 +229,3 @@ class Backward:
                 narrow, BLOCK,
             )  # fmt: skip
             dh.copy_(torch.mm(d_z if narrow else out.z[t], wmh))
-
-    def add_weight_gradient(self, total: Tensor, d: Tensor, factor: Tensor) -> None:
-        """total (M, N) += d^T factor, over all rows of d (..., M) and factor (..., N)."""
-        d, factor = d.flatten(0, -2).to(factor.dtype), factor.flatten(0, -2)
-        if total.dtype == factor.dtype:
-            total.addmm_(d.t(), factor)
-        else:
-            total.add_(torch.mm(d.t(), factor))
-
-    def add_to_table(self, total: Tensor, tokens: Tensor, d: Tensor, first: int) -> None:
-        """total (V, columns)[token, first:] += d, for each token and row of d."""
-        total[:, first : first + d.shape[-1]].index_add_(0, tokens.flatten(), d.flatten(0, -2).to(total.dtype))

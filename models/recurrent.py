@@ -6,6 +6,7 @@ it finds its embedding, or in autocast's, and keeps cell state and pointwise wor
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, NamedTuple, overload
@@ -62,7 +63,7 @@ class _Frozen:
         self.table: Tensor | None = None
 
 
-class RecurrentLayer(nn.Module):
+class RecurrentLayer(nn.Module, ABC):
     """One layer: hidden states of the layer below, or a table and tokens, in; a `ScanOutput` out.
 
     Args:
@@ -74,9 +75,9 @@ class RecurrentLayer(nn.Module):
         self.recompute = recompute
         self._keep, self._int8, self._frozen = False, False, None
 
+    @abstractmethod
     def weights(self, dtype: torch.dtype) -> LayerWeights:
         """The weights for inputs of `dtype`."""
-        raise NotImplementedError
 
     def freeze(self, on: bool, int8: bool = False) -> None:
         """Keeps the weights of the next window for those after it, or forgets them."""
