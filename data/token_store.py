@@ -246,9 +246,19 @@ class TokenStore:
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        """Where each document starts in `tokens`, and after the last one the end: int64 (num_documents + 1,)."""
+        """Where each document starts in `tokens`, and after the last one the end: int64 (num_documents + 1,).
+
+        Raises:
+            ValueError: sizes, pointers and boundaries of the index contradict one another.
+        """
         starts = np.append(self._pointers // self.dtype.itemsize, self.num_tokens)
-        return starts if self.num_documents == len(self._pointers) else starts[self._boundaries]
+        bounds = self._boundaries
+        least = 1 if self.metadata else 0  # in a store of ours every document is one sequence
+        if np.any(np.diff(bounds) < least) or np.any(np.diff(starts) != self._sizes):
+            raise ValueError(
+                f"{self.prefix}.idx: damaged index (its sizes and pointers contradict one another): prepare the store again"
+            )
+        return starts[bounds]
 
     def document(self, index: int) -> np.ndarray:
         """Tokens of one document; a view of `tokens`."""

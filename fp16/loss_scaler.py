@@ -25,18 +25,19 @@ class StaticLossScaler:
     Attributes:
         scale: what the loss is multiplied by.
         skipped_steps: overflows since the start.
+        stuck_overflows: of these, the latest in a row that backing off could not cure.
     """
 
     def __init__(self, scale: float = 1.0, max_consecutive_overflows: int = 50) -> None:
         self.scale = float(scale)
         self.skipped_steps = 0
         self.max_consecutive_overflows = max_consecutive_overflows
-        self._stuck_overflows = 0
+        self.stuck_overflows = 0
 
     @property
     def stuck(self) -> bool:
         """True when too many steps in a row overflowed although the scale cannot go lower: the run is lost."""
-        return self._stuck_overflows >= self.max_consecutive_overflows
+        return self.stuck_overflows >= self.max_consecutive_overflows
 
     def update(self, found_inf: bool) -> None:
         """Takes note of one step: `found_inf` says that a gradient of it was not finite on some rank."""
@@ -44,16 +45,16 @@ class StaticLossScaler:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on, as JSON types."""
-        return {"scale": self.scale, "skipped_steps": self.skipped_steps, "stuck_overflows": self._stuck_overflows}
+        return {"scale": self.scale, "skipped_steps": self.skipped_steps, "stuck_overflows": self.stuck_overflows}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from `state_dict`; the constant is the configuration's, not the state's."""
         self.skipped_steps = int(state.get("skipped_steps", 0))
-        self._stuck_overflows = int(state.get("stuck_overflows", 0))
+        self.stuck_overflows = int(state.get("stuck_overflows", 0))
 
     def _count(self, found_inf: bool, at_floor: bool) -> None:
         self.skipped_steps += int(found_inf)
-        self._stuck_overflows = self._stuck_overflows + 1 if found_inf and at_floor else 0
+        self.stuck_overflows = self.stuck_overflows + 1 if found_inf and at_floor else 0
 
 
 class DynamicLossScaler(StaticLossScaler):

@@ -6,6 +6,7 @@ traceback as well. Options may be written with dashes or underscores.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import logging
 import os
@@ -55,6 +56,25 @@ def with_dashes(argv: list[str]) -> list[str]:
     return names + argv[end:]
 
 
+def explain(error: ValueError | OSError) -> str:
+    """The line for a user; an operating system's error that nobody has put into words gets its file and a remedy."""
+    if not isinstance(error, OSError) or error.errno is None or error.filename is None:
+        return str(error)
+    remedies = {
+        errno.EACCES: "choose a file or folder that you may use, or change its permissions",
+        errno.EPERM: "choose a file or folder that you may use, or change its permissions",
+        errno.EROFS: "choose another folder, on a disk that can be written",
+        errno.ENOSPC: "free some space, or choose another disk",
+        errno.EDQUOT: "free some space, or choose another disk",
+        errno.ENAMETOOLONG: "choose a shorter name",
+        errno.ENOTDIR: "a part of this path is a file: choose another folder",
+        errno.EISDIR: "this is a folder: name a file in it",
+        errno.ENOENT: "check the name, and that its folder exists",
+    }
+    remedy = remedies.get(error.errno)
+    return f"{error.filename}: {os.strerror(error.errno).lower()}" + (f": {remedy}" if remedy else "")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns the exit status."""
     argv = sys.argv[1:] if argv is None else argv
@@ -80,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError):  # the reader of our output has gone: `bigbatch classify ... | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
-        print(f"bigbatch {name}: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"bigbatch {name}: {' '.join(explain(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"bigbatch {name}: interrupted", file=sys.stderr)
@@ -99,6 +119,9 @@ def run() -> NoReturn:
         # Python's own handler waits for the next line of Python, which does not come while torch waits for another rank.
         # In training the loop has a handler of its own; before and after it there is nothing to save.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    else:
+        # So that what a command leaves half-written is removed; in training the loop and the launcher take over.
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     status = main()
     if rank:
         logging.shutdown()

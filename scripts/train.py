@@ -119,6 +119,12 @@ def model_kind(argv: list[str]) -> str:
             raise ValueError(f"--config {file} is not valid YAML: {' '.join(str(error).split())}") from None
         if not isinstance(content, dict):
             raise ValueError(f"--config {file} is not a YAML mapping of option names to values")
+        try:
+            json.dumps(content, default=str)  # the parser would follow a cycle for ever
+        except ValueError:
+            raise ValueError(
+                f"--config {file}: a part of it contains itself (an alias inside its own anchor)"
+            ) from None
         for section in (f.name for f in fields(TrainConfig) if f.default_factory is not MISSING):
             if not isinstance(content.get(section, {}), dict):
                 raise ValueError(
@@ -126,7 +132,7 @@ def model_kind(argv: list[str]) -> str:
                 )
         kind = content.get("model", {}).get("kind", kind)
     kind = (option_values(argv, "--model.kind") or [kind])[-1]
-    if kind not in MODELS:
+    if not isinstance(kind, str) or kind not in MODELS:
         raise ValueError(f"--model.kind is {kind!r}: choose one of {', '.join(MODELS)}")
     return kind
 

@@ -253,6 +253,10 @@ def find_checkpoint(path: Path, which: str = "best") -> Path:
     """
     if (path / "manifest.json").is_file():
         return path
+    if path.is_file():
+        raise ValueError(
+            f"{path} is a file: name a run folder, or a checkpoint folder in it (runs/x/checkpoints/step_...)"
+        )
     if not path.is_dir():
         raise ValueError(
             f"{path} does not exist: train a model first with `bigbatch train --run-dir {path}`, or see runs/"

@@ -20,6 +20,12 @@ def _positive(name: str, value: float) -> None:
         raise ValueError(f"--{name} is {value}: it must be above 0" + " and finite" * (value > 0))
 
 
+def _at_most(name: str, value: float, limit: float, unit: str) -> None:
+    _positive(name, value)
+    if value > limit:
+        raise ValueError(f"--{name} is {value:g}: it must be at most {limit:,} {unit}")
+
+
 def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"--{name} is {value!r}: choose one of {', '.join(choices)}")
@@ -169,7 +175,7 @@ class ScheduleConfig:
         if not 0 < self.step_factor < 1:
             raise ValueError(f"--schedule.step_factor is {self.step_factor}: it must lie between 0 and 1")
         _positive("schedule.base_batch_size", self.base_batch_size)
-        if not self.samples:
+        if self.epochs < 0 or not self.samples:
             _positive("schedule.epochs", self.epochs)
         for name in ("samples", "warmup_samples", "horizon_samples", "decay_samples", "max_lr"):
             if getattr(self, name) < 0:
@@ -202,8 +208,9 @@ class ParallelConfig:
     def __post_init__(self) -> None:
         _choice("parallel.strategy", self.strategy, ("ddp", "fsdp"))
         _choice("parallel.grad_exchange", self.grad_exchange, ("auto", "fp32", "fp16", "bf16", "powersgd"))
-        for name in ("powersgd_rank", "bucket_mb", "timeout_seconds"):
-            _positive(f"parallel.{name}", getattr(self, name))
+        _positive("parallel.powersgd_rank", self.powersgd_rank)
+        _at_most("parallel.bucket_mb", self.bucket_mb, 1_000_000, "MiB")
+        _at_most("parallel.timeout_seconds", self.timeout_seconds, 2_592_000, "s (thirty days)")
         if self.strategy == "fsdp" and self.grad_exchange not in ("auto", "fp32"):
             raise ValueError(f"--parallel.grad_exchange {self.grad_exchange} is an option of ddp: fsdp sends fp32")
 

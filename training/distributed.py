@@ -65,7 +65,9 @@ def resolve_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"--device {name!r} is not a device: use auto, cpu, cuda or cuda:N") from None
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise ValueError(f"--device {name!r} is not a device to compute on: use auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():

@@ -7,6 +7,7 @@ What differs between families is the task (`tasks/`); what differs between preci
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -188,6 +189,8 @@ class Engine:
                     self._save(metrics, best)
             if self.finished and not self._stop and (val is None or config.log.eval_max_bytes):
                 val, _ = self._validate(metrics, 0)
+            if self.finished and not self._stop:
+                self._check_outcome(val)
         if metrics:
             metrics.close()
         # Without its last validation, which a signal has cut short, a run is not finished.
@@ -312,6 +315,24 @@ class Engine:
             f"the gradients were not finite for {self.scaler.max_consecutive_overflows} steps in a row at loss scale "
             f"{self.scaler.scale:g} (first bad gradient: {name}, largest weight {largest:.3g}, lr {lr:.3g}): lower --optim.lr or "
             f"lengthen --schedule.warmup_samples in another --run-dir; the weights from before: {self.run_dir / 'checkpoints'}"
+        )
+
+    def _check_outcome(self, val: EvalResult | None) -> None:
+        """Ends a run that came to its end before `max_consecutive_overflows` as what it is.
+
+        Raises:
+            Diverged: no step was taken, most of the run was one row of overflows, or the model's loss is not a number.
+        """
+        skipped, steps = self.scaler.skipped_steps, self.trainer["step"]
+        if skipped == steps or 2 * self.scaler.stuck_overflows > steps:
+            what = f"{skipped} of {steps} steps were skipped because the gradients were not finite"
+        elif val and not math.isfinite(val.loss):
+            what = f"the validation loss is {val.loss}"
+        else:
+            return
+        raise Diverged(
+            f"the run has ended without a usable model: {what} (loss scale {self.scaler.scale:g}, peak lr {self.peak_lr:.3g}): "
+            "lower --optim.lr, lengthen --schedule.warmup_samples, or train for longer, in another --run-dir"
         )
 
     def _validate(self, metrics: MetricsWriter | None, max_bytes: int) -> tuple[EvalResult | None, bool]:

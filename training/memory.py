@@ -1,16 +1,47 @@
-"""What to say when memory runs out: which micro-batch would have fitted, found by trying."""
+"""Memory: what cannot fit is refused before anything starts; what turns out not to fit is told the micro-batch that would."""
 
 from __future__ import annotations
 
+import os
 import traceback
 
 import torch
 from torch import nn
 
 from ..data.streams import LaneStream
+from ..models.flops import parameters, training_bytes
 from .batch_size import BatchLayout
+from .config import TrainConfig
 from .distributed import Ranks
 from .tasks.char_lm import sequence_loss
+
+
+def check_memory(config: TrainConfig, world_size: int) -> None:
+    """Refuses a model whose weights, gradients and optimizer state alone are larger than the memory they go to.
+
+    Args:
+        config: the run; the ranks of one machine share its memory on the CPU.
+        world_size: ranks over which FSDP2 spreads the model.
+
+    Raises:
+        ValueError: naming the sizes.
+    """
+    moments = {"sgd": 1, "lars": 1}.get(config.optim.kind, 2)
+    shards = world_size if config.parallel.strategy == "fsdp" else 1
+    held = training_bytes(config.model, 0, config.precision, moments, shards)
+    needed = held["weights"] + held["gradients"] + held["optimizer"]
+    if torch.cuda.is_available() and config.device.startswith(("cuda", "auto")):
+        there, where = torch.cuda.get_device_properties(0).total_memory, "its device has"
+    elif config.device in ("cpu", "auto"):
+        there, where = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "this machine has"
+        needed *= config.nproc
+    else:
+        return
+    if needed > there:
+        raise ValueError(
+            f"the model has {parameters(config.model):,} parameters: with gradients and optimizer state that is "
+            f"{needed / 2**30:,.1f} GiB, and {where} {there / 2**30:,.1f}: lower --model.hidden_size or --model.num_layers"
+        )
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:

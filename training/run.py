@@ -31,6 +31,7 @@ from .checkpoint import checkpoint_dirs, find_checkpoint
 from .config import TrainConfig, changed_keys, config_from_dict
 from .distributed import Ranks, launch, launched_by_us, process_group, resolve_device, under_torchrun
 from .engine import Engine, TrainResult
+from .memory import check_memory
 from .metrics import read_result, update_result
 from .optimizers import use_apex
 from .schedules import check_schedule, scaled_optim
@@ -120,6 +121,7 @@ def check_config(config: TrainConfig, world_size: int) -> None:
         ValueError: one line.
     """
     check_batch(config.batch, world_size)
+    check_memory(config, world_size)
     scaled_optim(config.schedule, config.optim, config.batch.global_batch_size)
     use_apex(config.optim)
     if config.schedule.samples:  # counted in epochs, the length is known when the text is

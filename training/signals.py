@@ -19,9 +19,10 @@ class Stoppable(Protocol):
 
 
 class StopSignals:
-    """SIGTERM, SIGINT and SIGUSR1 end the run after the step in progress; a second SIGINT of one process ends it at once.
+    """SIGTERM, SIGINT, SIGHUP and SIGUSR1 end the run after the step in progress; a second SIGINT of one process ends it at once.
 
-    SIGUSR1 is what a scheduler such as Slurm sends ahead of its time limit.
+    SIGHUP comes when the terminal closes, and is left alone where `nohup` has it ignored; SIGUSR1 is what a scheduler such as
+    Slurm sends ahead of its time limit.
     """
 
     def __init__(self, engine: Stoppable) -> None:
@@ -29,8 +30,9 @@ class StopSignals:
         self._old: dict[int, Any] = {}
 
     def __enter__(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            self._old[number] = signal.signal(number, self._handle)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._old[number] = signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: object) -> None:
         self._engine.request_stop()

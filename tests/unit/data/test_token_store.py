@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bigbatch.data import token_store
-from bigbatch.data.token_store import TokenStore, TokenStoreWriter, store_exists
+from bigbatch.data.token_store import HEADER, TokenStore, TokenStoreWriter, store_exists
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -159,7 +159,7 @@ def test_a_killed_build_is_not_a_store_and_the_next_one_goes_through(tmp_path: P
 
 FILL_THE_DISK = """
 import resource, sys
-from bigbatch.data.token_store import TokenStoreWriter
+from bigbatch.data.token_store import HEADER, TokenStoreWriter
 resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, 3_000_000))
 try:
     with TokenStoreWriter(sys.argv[1]) as writer:
@@ -219,6 +219,19 @@ def test_damage_is_found_on_opening(tmp_path: Path, suffix: str, change: str, me
     with pytest.raises(ValueError, match=message) as error:
         TokenStore(tmp_path / "s")
     assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("part", ["sizes", "pointers", "boundaries"])
+def test_a_flipped_bit_in_the_index_is_found_on_first_use(tmp_path: Path, part: str) -> None:
+    store = build(tmp_path / "s")
+    n = store.num_documents
+    place = HEADER.size + {"sizes": 4, "pointers": 4 * n + 8, "boundaries": 12 * n + 8}[part]  # of the second entry
+    path = tmp_path / "s.idx"
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"s\.idx: damaged index \(its sizes and pointers contradict one another\)"):
+        TokenStore(tmp_path / "s").document(1)
 
 
 def test_missing_files_and_documents(tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import logging
 import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -150,3 +154,49 @@ def test_our_logger_speaks_and_others_are_quiet(command: list[Any]) -> None:
     main(["train"])
     assert logging.getLogger("bigbatch.training").isEnabledFor(logging.INFO)
     assert not logging.getLogger("torch.something").isEnabledFor(logging.INFO)
+
+
+@pytest.mark.parametrize(
+    "number, message",
+    [
+        (errno.EACCES, "permission denied: choose a file or folder that you may use"),
+        (errno.EROFS, "read-only file system: choose another folder"),
+        (errno.ENAMETOOLONG, "file name too long: choose a shorter name"),
+        (errno.ENOTDIR, "not a directory: a part of this path is a file"),
+        (errno.EIO, "input/output error"),
+    ],
+)
+def test_an_error_of_the_operating_system_names_the_file_and_a_remedy(
+    command: list[Any], capsys: pytest.CaptureFixture[str], number: int, message: str
+) -> None:
+    command.append(OSError(number, os.strerror(number), "runs/mine"))
+    assert main(["train"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"bigbatch train: runs/mine: {message}") and error.count("\n") == 1
+
+
+def test_a_terminated_prepare_leaves_nothing_behind(tmp_path: Path) -> None:
+    fifo = tmp_path / "in.txt"
+    os.mkfifo(fifo)
+    (tmp_path / "out").mkdir()
+    command = [
+        sys.executable,
+        "-m",
+        "bigbatch.scripts.cli",
+        "prepare",
+        "--data",
+        str(fifo),
+        "--out",
+        str(tmp_path / "out" / "s"),
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    with fifo.open("w") as file:  # opened by both: it reads now, and waits for more
+        file.write("some text\n")
+        file.flush()
+        end = time.monotonic() + 20
+        while not list((tmp_path / "out").iterdir()) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert list((tmp_path / "out").iterdir()), "the build has begun"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 128 + signal.SIGTERM
+    assert list((tmp_path / "out").iterdir()) == []

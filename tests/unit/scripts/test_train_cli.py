@@ -183,7 +183,12 @@ def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
             ["--config", "/nowhere/at-all.yaml"],
             "--config /nowhere/at-all.yaml: there is no such file; ready ones are in",
         ),
-        (["--device", "tpu"], "--device 'tpu' is not a device: use auto, cpu, cuda or cuda:N"),
+        (["--device", "tpu"], "--device 'tpu' is not a device to compute on: use auto, cpu, cuda or cuda:N"),
+        (["--device", "meta"], "--device 'meta' is not a device to compute on"),
+        (["--model.hidden-size", "99999999"], "parameters: with gradients and optimizer state that is"),
+        (["--parallel.timeout-seconds", "1e30"], "--parallel.timeout_seconds is 1e+30: it must be at most 2,592,000 s"),
+        (["--parallel.bucket-mb", "1e30"], "--parallel.bucket_mb is 1e+30: it must be at most 1,000,000 MiB"),
+        (["--schedule.samples", "8", "--schedule.epochs", "-1"], "--schedule.epochs is -1.0: it must be above 0"),
     ],
 )
 def test_what_cannot_be_is_one_line(
@@ -210,6 +215,8 @@ def test_what_cannot_be_is_one_line(
         ("optim:\n", "optim is None, not a mapping"),
         ("model: [1]\n", "model is [1], not a mapping"),
         ("config: other.yaml\n", "config"),
+        ("model: {kind: [a]}\n", "--model.kind is ['a']: choose one of mlstm, lstm"),
+        ("model: &m\n  kind: mlstm\n  x: *m\n", "a part of it contains itself"),
     ],
 )
 def test_a_broken_configuration_file_is_one_line(

@@ -17,7 +17,7 @@ from bigbatch.training import engine as module
 from bigbatch.training import signals
 from bigbatch.training.checkpoint import checkpoint_dirs, load_checkpoint, load_model, newest_checkpoint
 from bigbatch.training.config import TrainConfig
-from bigbatch.training.engine import Engine
+from bigbatch.training.engine import Diverged, Engine
 from bigbatch.training.metrics import read_metrics
 from bigbatch.training.schedules import lr_factor
 from bigbatch.training.tasks.char_lm import sequence_loss
@@ -440,6 +440,50 @@ def test_divergence_before_the_first_checkpoint_leaves_one(config: TrainConfig, 
     found = newest_checkpoint(Path(run.run_dir))
     assert found is not None and found[0].trainer["samples"] == 8  # the second step ended the run
     assert all(torch.equal(found[0].model[name], value) for name, value in initial.items())
+
+
+@pytest.mark.parametrize("taken", [0, 6])  # of the fifteen steps of the run
+def test_a_run_that_ends_before_the_limit_of_overflows_has_no_result(
+    taken: int, config: TrainConfig, engine_of: EngineOf
+) -> None:
+    engine = engine_of(config)
+    weight = next(engine.model.parameters())
+
+    def spoil() -> None:
+        weight.register_hook(lambda grad: grad * float("nan"))
+
+    at_step(engine, taken, spoil) if taken else spoil()
+    with pytest.raises(
+        Diverged, match=rf"without a usable model: {15 - taken} of 15 steps were skipped .* lower --optim.lr"
+    ):
+        engine.run()
+
+
+def test_a_loss_that_is_not_a_number_at_the_end_is_no_result(config: TrainConfig, engine_of: EngineOf) -> None:
+    engine = engine_of(config)
+    at_step(engine, 15, lambda: next(engine.model.parameters()).data.fill_(float("nan")))
+    with pytest.raises(Diverged, match=r"without a usable model: the validation loss is nan"):
+        engine.run()
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+def test_a_closed_terminal_and_a_scheduler_end_the_run_with_a_checkpoint(
+    number: int, config: TrainConfig, engine_of: EngineOf
+) -> None:
+    engine = engine_of(config)
+    at_step(engine, 2, lambda: os.kill(os.getpid(), number))
+    assert engine.run().status == "stopped"
+    assert newest_checkpoint(Path(config.run_dir)) is not None
+
+
+def test_a_hang_up_that_nohup_ignores_stays_ignored(config: TrainConfig, engine_of: EngineOf) -> None:
+    engine = engine_of(config)
+    at_step(engine, 2, lambda: os.kill(os.getpid(), signal.SIGHUP))
+    old = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert engine.run().status == "finished"
+    finally:
+        signal.signal(signal.SIGHUP, old)
 
 
 def test_event_files_hold_the_rows(config: TrainConfig, engine_of: EngineOf) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from bigbatch.data.config import DataConfig
 from bigbatch.data.token_store import TokenStoreWriter
+from bigbatch.models.config import MLSTMConfig
 from bigbatch.training.config import LogConfig, OptimConfig, ParallelConfig, ScheduleConfig, TrainConfig
 from bigbatch.training.run import build_store, check_config, load_splits, settle_config, split_source
 
@@ -71,6 +72,7 @@ def test_held_out_text_of_another_store_is_refused(tmp_path: Path) -> None:
         ({"log": LogConfig(noise_scale=True), "parallel": ParallelConfig(grad_exchange="powersgd")}, 2, r"compares two batch"),
         ({"schedule": ScheduleConfig(samples=100, warmup_samples=100)}, 1, r"warmup_samples is 100, but the run has 100"),
         ({"schedule": ScheduleConfig(lr_rule="sqrt_adam"), "optim": OptimConfig(kind="sgd")}, 1, r"which .* sgd does not have"),
+        ({"model": MLSTMConfig(hidden_size=10**6)}, 1, r"has 5,000,5.* GiB, and this machine has .*: lower --model.hidden_size"),
         ({"init_from": "/nowhere/run"}, 1, r"/nowhere/run does not exist: train a model first"),
         ({"optim": OptimConfig(kind="lamb", backend="apex", weight_decay=0.1)}, 1, r"--optim.backend apex: it needs a CUDA device"),
     ],
