@@ -6,8 +6,8 @@ module; `flops.py` counts its parameters and its work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 
 def _check_sizes(config: MLSTMConfig | LSTMConfig) -> None:
@@ -79,3 +79,86 @@ class LSTMConfig:
 
 
 ModelConfig = MLSTMConfig | LSTMConfig
+
+
+@dataclass
+class HeadConfig:
+    """What stands on an encoder that is fine-tuned.
+
+    Args:
+        hidden_sizes: widths of the inner layers between state and classes; none is a linear head.
+        dropout: probability, on the state and after every inner layer.
+        num_heads: heads side by side, each with a loss of its own; their scores are averaged for a prediction.
+        state: the encoder's final state that is read: cell (as the published probes do) or hidden.
+
+    Raises:
+        ValueError: a width or a number of heads below 1, a dropout outside [0, 1), an unknown state.
+    """
+
+    hidden_sizes: list[int] = field(default_factory=list)
+    dropout: float = 0.0
+    num_heads: int = 1
+    state: Literal["cell", "hidden"] = "cell"
+
+    def __post_init__(self) -> None:
+        for name, values in (("hidden_sizes", self.hidden_sizes), ("num_heads", [self.num_heads])):
+            if any(isinstance(value, bool) or not isinstance(value, int) or value < 1 for value in values):
+                raise ValueError(f"head.{name} is {getattr(self, name)!r}: it takes whole numbers of at least 1")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"head.dropout is {self.dropout!r}: it must lie in [0, 1), 0 turns it off")
+        if self.state not in ("cell", "hidden"):
+            raise ValueError(f"head.state is {self.state!r}: choose one of cell, hidden")
+
+
+@dataclass
+class ClassifierConfig:
+    """A fine-tuned text classifier.
+
+    Args:
+        encoder: the language model below.
+        head: what stands on it.
+        classes: names of the classes, or of the labels of which a text may have several.
+        multi_label: whether a text may have several labels, or none.
+        kind: tells the families apart in a configuration file.
+
+    Raises:
+        ValueError: fewer than two classes (one label if `multi_label`), or one of them twice.
+    """
+
+    encoder: ModelConfig
+    head: HeadConfig
+    classes: list[str]
+    multi_label: bool = False
+    kind: Literal["classifier"] = "classifier"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.encoder, dict):  # as stored
+            self.encoder = model_config(self.encoder)
+        if isinstance(self.head, dict):
+            self.head = HeadConfig(**self.head)
+        if len(self.classes) < (1 if self.multi_label else 2) or len(set(self.classes)) < len(self.classes):
+            raise ValueError(
+                f"the classes are {', '.join(self.classes) or 'none'}: there must be two or more, each once"
+            )
+
+    @property
+    def vocab_size(self) -> int:
+        return self.encoder.vocab_size
+
+
+def model_config(values: dict[str, Any]) -> ModelConfig:
+    """The configuration of a stored language model.
+
+    Raises:
+        ValueError: an unknown kind, or keys that this version does not know.
+    """
+    kinds = {"mlstm": MLSTMConfig, "lstm": LSTMConfig}
+    kind = values.get("kind")
+    if kind not in kinds:
+        raise ValueError(
+            f"a model of kind {kind!r} is not known to this version of bigbatch: it knows {', '.join(kinds)}"
+        )
+    try:
+        return kinds[kind](**values)
+    except TypeError as error:
+        raise ValueError(f"the model's configuration is of another version of bigbatch: {error}") from None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
@@ -32,7 +33,7 @@ def build_parser(kind: str = "mlstm") -> ArgumentParser:
     """The parser for one family of models: a union of families would silently pick one of them."""
     parser = ArgumentParser(
         prog="bigbatch train", description=DESCRIPTION, exit_on_error=False, default_env=False, allow_abbrev=False,
-        formatter_class=_formatter(),
+        formatter_class=parser_formatter(),
     )  # fmt: skip
     parser.add_argument("--config", action="config", help="YAML file; options given after it override it")
     parser.add_class_arguments(TrainConfig, skip={"model"})
@@ -40,7 +41,8 @@ def build_parser(kind: str = "mlstm") -> ArgumentParser:
     return parser
 
 
-def _formatter() -> type:
+def parser_formatter() -> type:
+    """jsonargparse's help with the lines of the description as they are."""
     from argparse import RawDescriptionHelpFormatter
 
     from jsonargparse import DefaultHelpFormatter
@@ -51,46 +53,48 @@ def _formatter() -> type:
     return Formatter
 
 
-def normalise(argv: list[str]) -> list[str]:
-    """Underscores in option names, `--profile` as a flag, and all values of `--data.paths` as one list.
+def normalise(argv: list[str], lists: Sequence[str] = ("--data.paths",)) -> list[str]:
+    """Underscores in option names, `--profile` as a flag, and all values of an option that takes several as one list.
 
     `--data.paths a.jsonl`, `--data.paths a.jsonl b.jsonl`, `--data.paths [a.jsonl, b.jsonl]` and repeated options all
     name files, while the parser takes a list as one YAML value.
+
+    Args:
+        argv: the options.
+        lists: names of those that take several values.
     """
     words: list[str] = []
-    paths: list[str] | None = None
-    reading_paths = False
+    values: dict[str, list[str]] = {}
+    reading = ""
     for word, following in zip(argv, [*argv[1:], "--"]):
         if not word.startswith("--"):
-            if reading_paths and paths is not None:
-                paths += _path_list(word)
+            if reading:
+                values[reading] += _list(reading, word)
             else:
                 words.append(word)
             continue
         name, equals, value = word.partition("=")
         name = "--" + name[2:].replace("-", "_")
-        reading_paths = name == "--data.paths"
-        if reading_paths:
-            if paths is None:
-                paths = []
+        reading = name if name in lists else ""
+        if reading:
+            if name not in values:
+                values[name] = []
                 words.append(name)
-            paths += _path_list(value) if equals else []
+            values[name] += _list(name, value) if equals else []
         elif name == "--profile" and not equals and following.startswith("--"):
             words.append("--profile=true")
         else:
             words.append(name + equals + value)
-    return [f"{word}={json.dumps(paths)}" if word == "--data.paths" else word for word in words]
+    return [f"{word}={json.dumps(values[word])}" if word in values else word for word in words]
 
 
-def _path_list(word: str) -> list[str]:
+def _list(name: str, word: str) -> list[str]:
     if not (word.startswith("[") and word.endswith("]")) or Path(word).exists():
         return [word]
     try:
         return [str(path) for path in yaml.safe_load(word)]
     except yaml.YAMLError:
-        raise ValueError(
-            f"--data.paths {word} is not a list of files: write [a.jsonl, b.jsonl] or a.jsonl b.jsonl"
-        ) from None
+        raise ValueError(f"{name} {word} is not a list: write [a.jsonl, b.jsonl] or a.jsonl b.jsonl") from None
 
 
 def option_values(argv: list[str], name: str) -> list[str]:
@@ -103,13 +107,17 @@ def option_values(argv: list[str], name: str) -> list[str]:
     return [value for value in found if value is not None]
 
 
-def model_kind(argv: list[str]) -> str:
-    """The family asked for by `--model.kind` or a configuration file.
+def check_config_files(argv: list[str], config: type) -> list[dict[str, Any]]:
+    """The files named by `--config`, read; what the parser would say in a confusing way is said here.
+
+    Args:
+        argv: the options, normalised.
+        config: the dataclass that the files configure.
 
     Raises:
-        ValueError: if it is none of ours, or a configuration file cannot be read.
+        ValueError, FileNotFoundError: a file that is not there, no YAML, or not a mapping of sections to values.
     """
-    kind = "mlstm"
+    contents = []
     for file in option_values(argv, "--config"):
         if not Path(file).is_file():
             raise FileNotFoundError(f"--config {file}: there is no such file; ready ones are in configs/")
@@ -125,11 +133,23 @@ def model_kind(argv: list[str]) -> str:
             raise ValueError(
                 f"--config {file}: a part of it contains itself (an alias inside its own anchor)"
             ) from None
-        for section in (f.name for f in fields(TrainConfig) if f.default_factory is not MISSING):
+        for section in (f.name for f in fields(config) if f.default_factory is not MISSING):
             if not isinstance(content.get(section, {}), dict):
                 raise ValueError(
                     f"--config {file}: {section} is {content[section]!r}, not a mapping of names to values"
                 )
+        contents.append(content)
+    return contents
+
+
+def model_kind(argv: list[str]) -> str:
+    """The family asked for by `--model.kind` or a configuration file.
+
+    Raises:
+        ValueError: if it is none of ours, or a configuration file cannot be read.
+    """
+    kind = "mlstm"
+    for content in check_config_files(argv, TrainConfig):
         kind = content.get("model", {}).get("kind", kind)
     kind = (option_values(argv, "--model.kind") or [kind])[-1]
     if not isinstance(kind, str) or kind not in MODELS:

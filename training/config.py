@@ -6,27 +6,29 @@ Every length of time is in samples (one sample = one window of `seq_length` targ
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ..data.config import DataConfig
 from ..fp16.config import PRECISIONS, LossScaleConfig
 from ..models.config import LSTMConfig, MLSTMConfig
 
+T = TypeVar("T")
 
-def _positive(name: str, value: float) -> None:
+
+def check_positive(name: str, value: float) -> None:
     if not 0 < value < math.inf:
         raise ValueError(f"--{name} is {value}: it must be above 0" + " and finite" * (value > 0))
 
 
-def _at_most(name: str, value: float, limit: float, unit: str) -> None:
-    _positive(name, value)
+def check_at_most(name: str, value: float, limit: float, unit: str) -> None:
+    check_positive(name, value)
     if value > limit:
         raise ValueError(f"--{name} is {value:g}: it must be at most {limit:,} {unit}")
 
 
-def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"--{name} is {value!r}: choose one of {', '.join(choices)}")
 
@@ -52,8 +54,8 @@ class BatchConfig:
     ramp_samples: int = 0
 
     def __post_init__(self) -> None:
-        _positive("batch.global_batch_size", self.global_batch_size)
-        _positive("batch.seq_length", self.seq_length)
+        check_positive("batch.global_batch_size", self.global_batch_size)
+        check_positive("batch.seq_length", self.seq_length)
         if self.micro_batch_size < 0:
             raise ValueError(f"--batch.micro_batch_size is {self.micro_batch_size}: it must be 0 (automatic) or above")
         ramp = (self.ramp_start, self.ramp_increment, self.ramp_samples)
@@ -87,6 +89,7 @@ class OptimConfig:
         momentum: of sgd and lars.
         nesterov: Nesterov's momentum for sgd.
         trust_coefficient: of lars and larc: the local rate is this times weight norm over gradient norm.
+        layer_lr_decay: each layer below the output learns at this fraction of the rate of the one above; for fine-tuning.
         max_trust_ratio: lamb: the trust ratio is clipped to this; 0 leaves it free.
         lamb_prenorm: lamb: divide all gradients by their common norm first (NVLAMB).
         larc: LARC on top of sgd or adam: the gradient of each tensor is scaled so that its local rate is at most
@@ -104,6 +107,7 @@ class OptimConfig:
     momentum: float = 0.9
     nesterov: bool = False
     trust_coefficient: float = 1e-3
+    layer_lr_decay: float = 1.0
     max_trust_ratio: float = 0.0
     lamb_prenorm: bool = False
     larc: bool = False
@@ -111,11 +115,11 @@ class OptimConfig:
     clip_grad_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        _choice("optim.kind", self.kind, OPTIMIZERS)
-        _choice("optim.backend", self.backend, ("torch", "apex", "auto"))
-        _positive("optim.lr", self.lr)
-        _positive("optim.eps", self.eps)
-        _positive("optim.trust_coefficient", self.trust_coefficient)
+        check_choice("optim.kind", self.kind, OPTIMIZERS)
+        check_choice("optim.backend", self.backend, ("torch", "apex", "auto"))
+        check_positive("optim.lr", self.lr)
+        check_positive("optim.eps", self.eps)
+        check_positive("optim.trust_coefficient", self.trust_coefficient)
         if not 0 <= self.momentum < 1:
             raise ValueError(f"--optim.momentum is {self.momentum}: it must be in [0, 1)")
         if self.nesterov and (self.kind != "sgd" or self.momentum == 0):
@@ -125,6 +129,8 @@ class OptimConfig:
             raise ValueError(f"--optim.larc goes with sgd, adam: {self.kind} {why}")
         if self.lamb_prenorm and self.kind != "lamb":
             raise ValueError(f"--optim.lamb_prenorm goes with --optim.kind lamb, not {self.kind}")
+        if not 0 < self.layer_lr_decay <= 1:
+            raise ValueError(f"--optim.layer_lr_decay is {self.layer_lr_decay}: it must be in (0, 1], 1 for one rate")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"--optim.{name} is {getattr(self, name)}: it must be in [0, 1)")
@@ -155,6 +161,7 @@ class ScheduleConfig:
             sqrt_adam (Malladi et al. 2022: betas and eps change with it).
         base_batch_size: the global batch at which the peak is `optim.lr`.
         max_lr: cap of the scaled peak; 0 means none.
+        patience: the run ends early after so many validations in a row without a better score; 0: never.
     """
 
     epochs: float = 1.0
@@ -168,16 +175,17 @@ class ScheduleConfig:
     lr_rule: Literal["none", "linear", "sqrt", "sqrt_adam"] = "none"
     base_batch_size: int = 128
     max_lr: float = 0.0
+    patience: int = 0
 
     def __post_init__(self) -> None:
-        _choice("schedule.decay", self.decay, DECAYS)
-        _choice("schedule.lr_rule", self.lr_rule, ("none", "linear", "sqrt", "sqrt_adam"))
+        check_choice("schedule.decay", self.decay, DECAYS)
+        check_choice("schedule.lr_rule", self.lr_rule, ("none", "linear", "sqrt", "sqrt_adam"))
         if not 0 < self.step_factor < 1:
             raise ValueError(f"--schedule.step_factor is {self.step_factor}: it must lie between 0 and 1")
-        _positive("schedule.base_batch_size", self.base_batch_size)
+        check_positive("schedule.base_batch_size", self.base_batch_size)
         if self.epochs < 0 or not self.samples:
-            _positive("schedule.epochs", self.epochs)
-        for name in ("samples", "warmup_samples", "horizon_samples", "decay_samples", "max_lr"):
+            check_positive("schedule.epochs", self.epochs)
+        for name in ("samples", "warmup_samples", "horizon_samples", "decay_samples", "max_lr", "patience"):
             if getattr(self, name) < 0:
                 raise ValueError(f"--schedule.{name} is {getattr(self, name)}: it must not be negative")
         if not 0 <= self.min_lr_ratio <= 1:
@@ -206,11 +214,11 @@ class ParallelConfig:
     timeout_seconds: float = 600.0
 
     def __post_init__(self) -> None:
-        _choice("parallel.strategy", self.strategy, ("ddp", "fsdp"))
-        _choice("parallel.grad_exchange", self.grad_exchange, ("auto", "fp32", "fp16", "bf16", "powersgd"))
-        _positive("parallel.powersgd_rank", self.powersgd_rank)
-        _at_most("parallel.bucket_mb", self.bucket_mb, 1_000_000, "MiB")
-        _at_most("parallel.timeout_seconds", self.timeout_seconds, 2_592_000, "s (thirty days)")
+        check_choice("parallel.strategy", self.strategy, ("ddp", "fsdp"))
+        check_choice("parallel.grad_exchange", self.grad_exchange, ("auto", "fp32", "fp16", "bf16", "powersgd"))
+        check_positive("parallel.powersgd_rank", self.powersgd_rank)
+        check_at_most("parallel.bucket_mb", self.bucket_mb, 1_000_000, "MiB")
+        check_at_most("parallel.timeout_seconds", self.timeout_seconds, 2_592_000, "s (thirty days)")
         if self.strategy == "fsdp" and self.grad_exchange not in ("auto", "fp32"):
             raise ValueError(f"--parallel.grad_exchange {self.grad_exchange} is an option of ddp: fsdp sends fp32")
 
@@ -243,8 +251,8 @@ class LogConfig:
     progress: bool = True
 
     def __post_init__(self) -> None:
-        _positive("log.keep_checkpoints", self.keep_checkpoints)
-        _positive("log.eval_lanes", self.eval_lanes)
+        check_positive("log.keep_checkpoints", self.keep_checkpoints)
+        check_positive("log.eval_lanes", self.eval_lanes)
         names = ("interval_samples", "eval_interval_samples", "checkpoint_interval_samples", "eval_max_bytes")
         for name in names:
             if getattr(self, name) < 0:
@@ -292,9 +300,9 @@ class TrainConfig:
     profile: bool = False
 
     def __post_init__(self) -> None:
-        _choice("precision", self.precision, tuple(PRECISIONS))
-        _choice("resume", self.resume, ("auto", "never"))
-        _positive("nproc", self.nproc)
+        check_choice("precision", self.precision, tuple(PRECISIONS))
+        check_choice("resume", self.resume, ("auto", "never"))
+        check_positive("nproc", self.nproc)
         if self.model.vocab_size < 256:
             raise ValueError(
                 f"--model.vocab_size is {self.model.vocab_size}: the text is bytes, so it must be at least 256"
@@ -307,6 +315,19 @@ class TrainConfig:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def absolute(self) -> TrainConfig:
+        """The same with every path absolute, so that a run can be gone on with from anywhere."""
+        data = replace(
+            self.data,
+            paths=[path if path == "demo" else absolute(path) for path in self.data.paths],
+            store=absolute(self.data.store) if self.data.store else None,
+        )
+        return replace(self, data=data, init_from=absolute(self.init_from) if self.init_from else None)
+
+
+def absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
 
 
 # What may differ between the parts of one run: where and how it is computed, not what.
@@ -349,7 +370,16 @@ def config_from_dict(values: dict[str, Any]) -> TrainConfig:
         "data": DataConfig, "batch": BatchConfig, "optim": OptimConfig, "schedule": ScheduleConfig,
         "loss_scale": LossScaleConfig, "parallel": ParallelConfig, "log": LogConfig,
     }  # fmt: skip
+    return compose(TrainConfig, parts, values)
+
+
+def compose(whole: type[T], parts: dict[str, type], values: dict[str, Any]) -> T:
+    """A dataclass of dataclasses from a nested dictionary.
+
+    Raises:
+        ValueError: if it has keys this version does not know.
+    """
     try:
-        return TrainConfig(**{key: parts[key](**value) if key in parts else value for key, value in values.items()})
+        return whole(**{key: parts[key](**value) if key in parts else value for key, value in values.items()})
     except TypeError as error:
         raise ValueError(f"the stored configuration is of another version of bigbatch: {error}") from None

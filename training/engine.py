@@ -18,16 +18,14 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from ..data.streams import OrderedStore, StreamPosition
 from ..fp16.grads import agree_found_inf, clip_grad_norm_, first_bad_parameter, found_inf, square_sum, unscale_
 from ..fp16.loss_scaler import make_loss_scaler
 from ..fp16.policy import apply_policy
-from ..models.build import build_model
 from .batch_size import NO_RAMP, BatchLayout, batch_at, batch_layout
-from .checkpoint import Checkpoint, load_initial_weights, load_weights, mark_best, newest_checkpoint, save_checkpoint
+from .checkpoint import Checkpoint, load_weights, mark_best, newest_checkpoint, save_checkpoint
 from .config import TrainConfig
 from .distributed import Ranks, sum_over_ranks
-from .evaluate import EvalResult, evaluate_until
+from .finetune_config import FinetuneConfig
 from .memory import explain_out_of_memory, is_out_of_memory
 from .metrics import MetricsWriter, RunningMeans, event_writer
 from .noise_scale import NoiseScale
@@ -36,7 +34,7 @@ from .parallel import Parallel, whole
 from .profiling import StepProfiler
 from .schedules import check_schedule, lr_factor, scaled_optim
 from .signals import StopSignals
-from .tasks.char_lm import CharLMTask
+from .tasks.base import Task, Validation
 
 log = logging.getLogger(__name__)
 
@@ -54,14 +52,14 @@ class TrainResult:
         samples: samples consumed.
         tokens: bytes trained on.
         val: the last validation, on the whole split; None if stopped.
-        best_bpc: lowest validation BPC.
+        best: the best validation's `task.metric`.
     """
 
     status: str
     samples: int
     tokens: int
-    val: EvalResult | None
-    best_bpc: float | None
+    val: Validation | None
+    best: float | None
 
 
 class Engine:
@@ -70,21 +68,19 @@ class Engine:
     Args:
         config: the run, precision already resolved.
         ranks: this process.
-        train: bytes to train on.
-        val: bytes to validate on.
-        data_hash: of the token store; a checkpoint of other data is refused.
+        task: the objective: model, batches, loss, validation.
+        data_hash: of the data; a checkpoint of other data is refused.
     """
 
-    def __init__(
-        self, config: TrainConfig, ranks: Ranks, train: OrderedStore, val: OrderedStore, data_hash: str
-    ) -> None:
-        self.config, self.ranks, self.val, self.data_hash = config, ranks, val, data_hash
+    def __init__(self, config: TrainConfig | FinetuneConfig, ranks: Ranks, task: Task, data_hash: str) -> None:
+        self.config, self.ranks, self.task, self.data_hash = config, ranks, task, data_hash
         self.run_dir = Path(config.run_dir)
         torch.manual_seed(config.seed)
-        self.model = build_model(config.model).to(ranks.device)
+        self.model = task.build_model().to(ranks.device)
         self.scaler = make_loss_scaler(config.loss_scale, config.precision)
         self.trainer: dict[str, Any] = {
-            "samples": 0, "tokens": 0, "step": 0, "seconds": 0.0, "best_bpc": None, "best_samples": None, "eval_due": False
+            "samples": 0, "tokens": 0, "step": 0, "seconds": 0.0, "best": None, "best_samples": None, "eval_due": False,
+            "validations_without_gain": 0,
         }  # fmt: skip
         self.means, self.noise, self._metrics_bytes, self._saved_at = RunningMeans(), NoiseScale(), 0, -1
         checkpoint = self._restore()
@@ -95,19 +91,20 @@ class Engine:
                 "shared by all nodes, and up to date on each? Start again in a minute"
             )
         self.policy = apply_policy(self.model, config.precision, ranks.device.type)
-        self.parallel = Parallel(self.policy, config.parallel, ranks, config.precision, config.log.noise_scale)
+        self.parallel = Parallel(
+            self.policy, config.parallel, ranks, config.precision, task.settling_loss, config.log.noise_scale
+        )
         optim = scaled_optim(config.schedule, config.optim, config.batch.global_batch_size)
         self.peak_lr = optim.lr
         self.optimizer = build_optimizer(self.model, optim)
         position = state = None
         if checkpoint is not None:
             load_optimizer_tensors(self.optimizer, self.model, checkpoint.optimizer)
-            position, state = StreamPosition.from_json(checkpoint.trainer["position"]), checkpoint.state
+            position, state = checkpoint.trainer["position"], checkpoint.state
         # The lanes are those that the state belongs to: a ramp's change of batch is due at the next step, not here.
-        batch = position.num_lanes if position else batch_at(config.batch, 0)
+        batch = (position or {}).get("num_lanes") or batch_at(config.batch, samples)
         self.layout = self._layout_of(batch)
-        self.task = CharLMTask(config, self.layout, ranks, train, position, state)
-        self.task.stream.check_length(config.batch.global_batch_size)  # a ramp gets there later
+        task.begin(self.layout, position, state)
         self.total_samples = config.schedule.samples or round(config.schedule.epochs * self.task.samples_per_epoch)
         check_schedule(config.schedule, self.total_samples)
         # Asked for by a signal to this rank; what all ranks have agreed on, at the same point of the run, is the second.
@@ -117,17 +114,13 @@ class Engine:
         """Loads the newest whole checkpoint into model, scaler and counters; the rest is loaded where it belongs."""
         found = newest_checkpoint(self.run_dir)
         if found is None:
-            if self.config.init_from:
-                path = load_initial_weights(self.model, Path(self.config.init_from))
-                log.info("weights from %s", path)
+            self.task.initialise(self.model)
             return None
         checkpoint, _, path = found
         self.trainer |= checkpoint.trainer["progress"]
         self._saved_at = self.trainer["samples"]
         if checkpoint.trainer["data_hash"] != self.data_hash:
-            raise ValueError(
-                f"{path} was trained on other data than --data.paths holds now: use another --run-dir for it"
-            )
+            raise ValueError(f"{path} was trained on other data than its files hold now: use another --run-dir for it")
         load_weights(self.model, checkpoint.model, str(path))
         self.scaler.load_state_dict(checkpoint.trainer["loss_scale"])
         self.means = RunningMeans(checkpoint.trainer["means"])
@@ -157,7 +150,9 @@ class Engine:
 
     @property
     def finished(self) -> bool:
-        return self.trainer["samples"] >= self.total_samples
+        patience = self.config.schedule.patience
+        gave_up = patience and self.trainer["validations_without_gain"] >= patience
+        return bool(gave_up) or self.trainer["samples"] >= self.total_samples
 
     def run(self) -> TrainResult:
         """Trains to the end of the run, or until a signal asks to stop.
@@ -184,7 +179,7 @@ class Engine:
                 if self.trainer["eval_due"] and not self._stop:
                     val, best = self._validate(metrics, config.log.eval_max_bytes)
                     self.trainer["eval_due"] = val is None
-                    bar.set_postfix(bpc=f"{val.bpc:.3f}" if val else "stopping", refresh=False)
+                    bar.set_postfix({self.task.metric: f"{self._score(val):.3f}" if val else "stopping"}, refresh=False)
                 if self._stop or best or self._crossed(before, config.log.checkpoint_interval_samples, 10):
                     self._save(metrics, best)
             if self.finished and not self._stop and (val is None or config.log.eval_max_bytes):
@@ -195,7 +190,7 @@ class Engine:
             metrics.close()
         # Without its last validation, which a signal has cut short, a run is not finished.
         status = "finished" if self.finished and val and not self._stop else "stopped"
-        return TrainResult(status, self.trainer["samples"], self.trainer["tokens"], val, self.trainer["best_bpc"])
+        return TrainResult(status, self.trainer["samples"], self.trainer["tokens"], val, self.trainer["best"])
 
     def _crossed(self, before: int, interval_samples: int, share: int) -> bool:
         """Whether the step from `before` crossed a multiple of the interval, or ended the run."""
@@ -206,7 +201,8 @@ class Engine:
         row = self._step_and_time(bar)
         if self._crossed(before, self.config.log.interval_samples, 100):
             if metrics:
-                metrics.write({**row, **self.means.row(), **self._noise_row()})
+                means = self.means.row()
+                metrics.write({**row, **means, **self.task.loss_columns(means["loss"]), **self._noise_row()})
             self.means = RunningMeans()
         self.trainer["eval_due"] = self._crossed(before, self.config.log.eval_interval_samples, 10)
 
@@ -217,24 +213,24 @@ class Engine:
         started = time.perf_counter()
         self._ramp()
         lr = self.peak_lr * lr_factor(self.config.schedule, self.trainer["samples"], self.total_samples)
-        epoch, num_targets = self.task.stream.position.epoch, self.task.num_targets()
+        epoch, num_targets, num_tokens = self.task.epoch, self.task.num_targets(), self.task.num_tokens()
         try:
             loss_sum, grad_norm = self._step(lr, num_targets)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             raise ValueError(
-                explain_out_of_memory(error, self.parallel.module, self.task.stream, self.layout, self.ranks)
+                explain_out_of_memory(error, self.parallel.module, self.task, self.layout, self.ranks)
             ) from error
         self.task.advance()
         progress = self.trainer
         progress["samples"] += self.layout.global_batch_size
-        progress["tokens"] += num_targets
+        progress["tokens"] += num_tokens
         progress["step"] += 1
         seconds = time.perf_counter() - started
         progress["seconds"] += seconds
-        self.means.add(loss_sum, num_targets, grad_norm, seconds)
-        bar.update(num_targets)
+        self.means.add(loss_sum, num_targets, num_tokens, grad_norm, seconds)
+        bar.update(self.layout.global_batch_size * self.task.units_per_sample)
         return {
             "samples": progress["samples"],
             "tokens": progress["tokens"],
@@ -247,7 +243,7 @@ class Engine:
             "total_samples": self.total_samples,
         }
 
-    def _step(self, lr: float, num_targets: int) -> tuple[float, float]:
+    def _step(self, lr: float, num_targets: float) -> tuple[float, float]:
         """One global batch: returns its loss sum over all ranks and the gradient norm before clipping."""
         ranks, parameters = self.ranks, list(self.model.parameters())
         # Dropout is a function of seed, position and rank, so that nothing random has to be stored.
@@ -317,7 +313,7 @@ class Engine:
             f"lengthen --schedule.warmup_samples in another --run-dir; the weights from before: {self.run_dir / 'checkpoints'}"
         )
 
-    def _check_outcome(self, val: EvalResult | None) -> None:
+    def _check_outcome(self, val: Validation | None) -> None:
         """Ends a run that came to its end before `max_consecutive_overflows` as what it is.
 
         Raises:
@@ -335,22 +331,26 @@ class Engine:
             "lower --optim.lr, lengthen --schedule.warmup_samples, or train for longer, in another --run-dir"
         )
 
-    def _validate(self, metrics: MetricsWriter | None, max_bytes: int) -> tuple[EvalResult | None, bool]:
+    def _validate(self, metrics: MetricsWriter | None, max_bytes: int) -> tuple[Validation | None, bool]:
         """Scores the validation split; True if it is the best so far. None if a signal cuts it short."""
-        log_config, batch = self.config.log, self.config.batch
-        val = evaluate_until(
-            self._agree_stop, self.policy, self.val, log_config.eval_lanes, batch.seq_length, self.ranks, max_bytes
-        )
+        val = self.task.validate(self.policy, max_bytes, self._agree_stop)
         if val is None:
             return None, False
-        progress = self.trainer
-        best = max_bytes == log_config.eval_max_bytes and val.bpc < (progress["best_bpc"] or float("inf"))
+        progress, score = self.trainer, self._score(val)
+        counts = max_bytes == self.config.log.eval_max_bytes
+        sign = -1 if self.task.higher_is_better else 1
+        best = counts and (progress["best"] is None or sign * score < sign * progress["best"])
         if best:
-            progress["best_bpc"], progress["best_samples"] = val.bpc, progress["samples"]
+            progress["best"], progress["best_samples"] = score, progress["samples"]
+        if counts:
+            progress["validations_without_gain"] = 0 if best else progress["validations_without_gain"] + 1
         if metrics:
             row = {"event": "eval", "split": "val", "samples": progress["samples"], "tokens": progress["tokens"]}
-            metrics.write({**row, "loss": val.loss, "bpc": val.bpc, "num_targets": val.num_targets})
+            metrics.write({**row, **val.row()})
         return val, best
+
+    def _score(self, val: Validation) -> float:
+        return val.row()[self.task.metric]
 
     def _agree_stop(self) -> bool:
         """Whether any rank was asked to stop: asked between windows of a validation, which may last for minutes."""
@@ -373,7 +373,7 @@ class Engine:
         trainer = {
             **{key: self.trainer[key] for key in ("samples", "tokens")},
             "progress": self.trainer,
-            "position": self.task.stream.position.to_json(),
+            "position": self.task.position(),
             "loss_scale": self.scaler.state_dict(),
             "means": self.means.state(),
             "noise_scale": self.noise.state(),
@@ -381,14 +381,14 @@ class Engine:
             "data_hash": self.data_hash,
         }
         checkpoint = Checkpoint(model, trainer, optimizer, state)
-        save_checkpoint(self.run_dir, checkpoint, self.config.to_dict(), self.config.log.keep_checkpoints, best)
+        save_checkpoint(self.run_dir, checkpoint, self.task.config_dict(), self.config.log.keep_checkpoints, best)
 
     def _progress_bar(self) -> tqdm:
-        """Characters done of the run, on rank 0."""
-        total = self.total_samples * self.config.batch.seq_length
-        hidden = not (self.ranks.is_main and self.config.log.progress)
+        """How much of the run is done, on rank 0."""
+        size, hidden = self.task.units_per_sample, not (self.ranks.is_main and self.config.log.progress)
         return tqdm(
-            total=total, initial=self.trainer["tokens"], unit="char", unit_scale=True, desc="train", disable=hidden, mininterval=0.5
+            total=self.total_samples * size, initial=self.trainer["samples"] * size, unit=self.task.unit, unit_scale=True,
+            desc="train", disable=hidden, mininterval=0.5,
         )  # fmt: skip
 
     @property

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import nn
 
-from ..data.streams import LaneStream, OrderedStore
+from ..data.streams import ByteStream, LaneStream
 from .distributed import Ranks, sum_over_ranks
+from .loss import sequence_loss
 from .memory import is_out_of_memory
 from .metrics import bits_per_char
-from .tasks.char_lm import sequence_loss
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,16 @@ class EvalResult:
     def to_dict(self) -> dict:
         return asdict(self)
 
+    def __str__(self) -> str:
+        return f"{self.bpc:.4f} bits per character over {self.num_targets:,} bytes"
+
+    def row(self) -> dict:
+        return {"loss": self.loss, "bpc": self.bpc, "num_targets": self.num_targets}
+
 
 def evaluate_bpc(
     model: nn.Module,
-    source: OrderedStore,
+    source: ByteStream,
     lanes: int = 32,
     seq_length: int = 256,
     ranks: Ranks | None = None,
@@ -71,7 +77,7 @@ def evaluate_bpc(
 def evaluate_until(
     should_stop: Callable[[], bool],
     model: nn.Module,
-    source: OrderedStore,
+    source: ByteStream,
     lanes: int = 32,
     seq_length: int = 256,
     ranks: Ranks | None = None,

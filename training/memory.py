@@ -8,12 +8,11 @@ import traceback
 import torch
 from torch import nn
 
-from ..data.streams import LaneStream
 from ..models.flops import parameters, training_bytes
 from .batch_size import BatchLayout
 from .config import TrainConfig
 from .distributed import Ranks
-from .tasks.char_lm import sequence_loss
+from .tasks.base import Task
 
 
 def check_memory(config: TrainConfig, world_size: int) -> None:
@@ -49,20 +48,18 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def explain_out_of_memory(
-    error: RuntimeError, model: nn.Module, stream: LaneStream, layout: BatchLayout, ranks: Ranks
-) -> str:
+def explain_out_of_memory(error: RuntimeError, model: nn.Module, task: Task, layout: BatchLayout, ranks: Ranks) -> str:
     """One line with the largest smaller micro-batch whose forward and backward pass fits."""
     traceback.clear_frames(error.__traceback__)  # they hold the activations of the pass that did not fit
     micro = layout.micro_batch_size
-    what = f"out of memory on {ranks.device} with micro-batch {micro} x {stream.seq_length} bytes"
+    what = f"out of memory on {ranks.device} with micro-batch {micro} x {task.row_size()}"
     share = layout.global_batch_size // layout.data_parallel_size
     if hasattr(model, "unshard"):  # FSDP2: trying needs all ranks, and only this one is known to have failed
         return f"{what}: halve --batch.micro_batch_size, or use more ranks"
     module = getattr(model, "module", model) if ranks.world_size > 1 else model  # without DDP: no exchange while trying
     module.zero_grad(set_to_none=True)
     for smaller in sorted((m for m in range(1, micro) if share % m == 0), reverse=True):
-        if _fits(module, stream, layout.lanes(ranks.rank)[:smaller], ranks):
+        if _fits(module, task, smaller):
             remedy = f"a micro-batch of {smaller} fits: run with --batch.micro_batch_size {smaller} (same result, more steps)"
             break
     else:
@@ -70,10 +67,9 @@ def explain_out_of_memory(
     return f"{what}: {remedy}"
 
 
-def _fits(module: nn.Module, stream: LaneStream, lanes: range, ranks: Ranks) -> bool:
+def _fits(module: nn.Module, task: Task, rows: int) -> bool:
     try:
-        tokens, reset, mask = (torch.from_numpy(array).to(ranks.device) for array in stream.read(lanes))
-        sequence_loss(module, tokens, reset, mask, None).loss_sum.backward()
+        task.trial_loss(module, rows).backward()
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise

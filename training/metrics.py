@@ -90,15 +90,17 @@ class RunningMeans:
 
     def __init__(self, state: dict | None = None) -> None:
         self.loss_sum = 0.0
-        self.num_targets = 0
+        self.num_targets = 0.0
+        self.num_tokens = 0
         self.grad_norms: list[float] = []
         self.seconds = 0.0
         if state:
             self.__dict__.update(state)
 
-    def add(self, loss_sum: float, num_targets: int, grad_norm: float, seconds: float) -> None:
+    def add(self, loss_sum: float, num_targets: float, num_tokens: int, grad_norm: float, seconds: float) -> None:
         self.loss_sum += loss_sum
         self.num_targets += num_targets
+        self.num_tokens += num_tokens
         if math.isfinite(grad_norm):  # JSON, which the checkpoint is, has no infinity
             self.grad_norms.append(grad_norm)
         self.seconds += seconds
@@ -107,14 +109,13 @@ class RunningMeans:
         return dict(self.__dict__)
 
     def row(self) -> dict:
-        """loss in nats and bpc in bits per target, mean gradient norm of the steps that were not skipped, tokens per second."""
-        loss = self.loss_sum / max(1, self.num_targets)
+        """loss in nats per target, mean gradient norm of the steps that were not skipped, tokens per second."""
+        loss = self.loss_sum / (self.num_targets or 1)
         finite = [norm for norm in self.grad_norms if math.isfinite(norm)]
         return {
             "loss": loss,
-            "bpc": bits_per_char(loss),
             "grad_norm": float(np.mean(finite)) if finite else math.nan,
-            "tokens_per_second": self.num_targets / self.seconds if self.seconds else 0.0,
+            "tokens_per_second": self.num_tokens / self.seconds if self.seconds else 0.0,
         }
 
 

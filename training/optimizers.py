@@ -22,16 +22,23 @@ Groups = list[dict[str, Any]]
 
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
-    """The optimizer of `config.kind` with two groups: matrices (decayed, adapted) and the rest.
+    """The optimizer of `config.kind`, for each depth with two groups: matrices (decayed, adapted) and the rest.
+
+    Args:
+        model: its parameters that require gradients are optimised; where `config.layer_lr_decay` is below 1, its
+            `parameter_depth(name)` says how far below the output each lies.
+        config: kind and settings.
 
     Raises:
-        ValueError: NVIDIA Apex was asked for by name and is not there.
+        ValueError: NVIDIA Apex was asked for by name and is not there, or a model without depths.
+
+    Source: rates that fall from layer to layer, Howard and Ruder 2018 (arXiv 1801.06146), section 3.2.
     """
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    groups: Groups = [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": config.weight_decay, "adapt": True},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0, "adapt": False},
-    ]
+    groups: Groups = []
+    for scale, parameters in _by_rate(model, config.layer_lr_decay):
+        for matrices in (True, False):
+            group = {"weight_decay": config.weight_decay if matrices else 0.0, "adapt": matrices, "lr_scale": scale}
+            groups.append({"params": [p for p in parameters if (p.dim() > 1) == matrices], **group})
     if use_apex(config):
         return apex.build_optimizer(groups, config)
     betas = (config.beta1, config.beta2)
@@ -55,6 +62,17 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimi
             if config.larc:
                 optimizer.register_step_pre_hook(larc_hook(decay, config.trust_coefficient, config.eps))
     return optimizer
+
+
+def _by_rate(model: nn.Module, decay: float) -> list[tuple[float, list[nn.Parameter]]]:
+    """Trained parameters by their fraction of the learning rate, the fastest first."""
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    if decay == 1:
+        return [(1.0, [p for _, p in trained])]
+    if not hasattr(model, "parameter_depth"):
+        raise ValueError("--optim.layer_lr_decay is for fine-tuning: this model's layers all learn at one rate")
+    depths = [model.parameter_depth(name) for name, _ in trained]  # pyright: ignore[reportCallIssue]
+    return [(decay**depth, [p for (_, p), d in zip(trained, depths) if d == depth]) for depth in sorted(set(depths))]
 
 
 def use_apex(config: OptimConfig) -> bool:
@@ -232,8 +250,9 @@ def _local_rates(params: list[Tensor], decay: float, coefficient: float, eps: fl
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Sets the rate; a group with `lr_scale` learns at this fraction of it."""
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = lr * group.get("lr_scale", 1.0)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:

@@ -6,10 +6,10 @@ wrapper is what gets wrapped, so that DDP and FSDP2 see the fp32 masters only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -35,6 +35,7 @@ class Parallel:
         config: strategy and exchange.
         ranks: this process.
         precision: resolved.
+        settling_loss: a number that depends on every trained parameter of the module it is given.
         measure: sum up the squared norm of this rank's own gradients (`local_square_sum`); only with DDP.
 
     Attributes:
@@ -43,7 +44,13 @@ class Parallel:
     """
 
     def __init__(
-        self, policy: PrecisionPolicy, config: ParallelConfig, ranks: Ranks, precision: str, measure: bool = False
+        self,
+        policy: PrecisionPolicy,
+        config: ParallelConfig,
+        ranks: Ranks,
+        precision: str,
+        settling_loss: Callable[[nn.Module], Tensor],
+        measure: bool = False,
     ) -> None:
         self.policy, self.exchange = policy, Exchange(measure=measure)
         self.module: nn.Module = policy
@@ -62,17 +69,16 @@ class Parallel:
         elif name != "fp32" or measure:
             self.exchange.dtype = EXCHANGE_DTYPES[name]
             self.module.register_comm_hook(self.exchange, exchange_hook)
-        self._settle(ranks)
+        self._settle(settling_loss)
 
-    def _settle(self, ranks: Ranks) -> None:
+    def _settle(self, settling_loss: Callable[[nn.Module], Tensor]) -> None:
         """One pass on nothing, so that DDP has its final buckets before the first real step.
 
         After its first backward pass DDP cuts the buckets anew, in the order in which gradients came. The order of a sum
         over three ranks or more depends on the place in the bucket, so without this the first step after every start would
         be rounded unlike the same step of a run that was never stopped.
         """
-        logits, _ = self.module(torch.zeros((1, 1), dtype=torch.uint8, device=ranks.device))
-        logits.float().sum().backward()
+        settling_loss(self.module).backward()
         self.module.zero_grad(set_to_none=True)
         self.exchange.take_square_sum()
 

@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -31,12 +31,17 @@ from .checkpoint import checkpoint_dirs, find_checkpoint
 from .config import TrainConfig, changed_keys, config_from_dict
 from .distributed import Ranks, launch, launched_by_us, process_group, resolve_device, under_torchrun
 from .engine import Engine, TrainResult
+from .finetune import build_task
+from .finetune_config import FinetuneConfig, finetune_from_dict
 from .memory import check_memory
 from .metrics import read_result, update_result
 from .optimizers import use_apex
 from .schedules import check_schedule, scaled_optim
+from .tasks.char_lm import CharLMTask
 
 log = logging.getLogger(__name__)
+
+RunConfig = TrainConfig | FinetuneConfig
 
 EXIT_STOPPED = 143  # what a shell reports for a process ended by SIGTERM
 
@@ -56,7 +61,7 @@ def read_config(run_dir: Path | str) -> dict:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(config, dict) or "model" not in config:
+    if not isinstance(config, dict) or not ("model" in config or "encoder" in config):
         raise ValueError(f"{path} is not the configuration of a run: mend it or choose another --run-dir")
     return config
 
@@ -65,7 +70,7 @@ def store_prefix(config: TrainConfig) -> Path:
     return Path(config.data.store) if config.data.store else Path(config.run_dir) / "data" / "corpus"
 
 
-def prepare_run(config: TrainConfig) -> TrainConfig:
+def prepare_run(config: RunConfig) -> RunConfig:
     """Makes the run folder ready; done by one process, before any rank starts.
 
     Returns:
@@ -77,12 +82,13 @@ def prepare_run(config: TrainConfig) -> TrainConfig:
     """
     config = settle_config(config)
     check_config(config, config.nproc)
-    build_store(config)
+    if isinstance(config, TrainConfig):
+        build_store(config)
     write_config(config)
     return config
 
 
-def settle_config(config: TrainConfig) -> TrainConfig:
+def settle_config(config: RunConfig) -> RunConfig:
     """Decides what was left open and compares the result with the run that the folder holds; writes nothing."""
     run_dir = Path(config.run_dir)
     stored = read_config(run_dir) if (run_dir / "config.yaml").is_file() else None
@@ -92,20 +98,11 @@ def settle_config(config: TrainConfig) -> TrainConfig:
     if precision == "auto" and stored is not None:
         precision = stored["precision"]
     precision = resolve_precision(precision, resolve_device(config.device).type)
-    paths = [path if path == "demo" else str(Path(path).expanduser().absolute()) for path in config.data.paths]
-    store = str(Path(config.data.store).expanduser().absolute()) if config.data.store else None
-    init_from = str(Path(config.init_from).expanduser().absolute()) if config.init_from else None
     # "never" was about starting in this folder; stored, it would forbid to go on from it.
-    config = replace(
-        config,
-        precision=precision,
-        resume="auto",
-        init_from=init_from,
-        data=replace(config.data, paths=paths, store=store),
-    )
+    config = replace(config, precision=precision, resume="auto").absolute()  # pyright: ignore[reportArgumentType]
     if stored is not None and checkpoint_dirs(run_dir):
         # Through the dataclasses, so that an option that this version added counts as its default.
-        differences = changed_keys(config_from_dict(stored).to_dict(), config.to_dict())
+        differences = changed_keys(stored_config(stored).to_dict(), config.to_dict())
         if differences:
             raise ValueError(
                 f"{run_dir} holds a run of another configuration ({'; '.join(differences)}): choose another --run-dir, or give "
@@ -114,22 +111,29 @@ def settle_config(config: TrainConfig) -> TrainConfig:
     return config
 
 
-def check_config(config: TrainConfig, world_size: int) -> None:
+def stored_config(values: dict) -> RunConfig:
+    """The configuration of a run folder, of whichever kind it is."""
+    return finetune_from_dict(values) if "encoder" in values else config_from_dict(values)
+
+
+def check_config(config: RunConfig, world_size: int) -> None:
     """Refuses what can only fail later, before data is read or ranks start.
 
     Raises:
         ValueError: one line.
     """
     check_batch(config.batch, world_size)
-    check_memory(config, world_size)
+    if isinstance(config, TrainConfig):
+        check_memory(config, world_size)
     scaled_optim(config.schedule, config.optim, config.batch.global_batch_size)
     use_apex(config.optim)
     if config.schedule.samples:  # counted in epochs, the length is known when the text is
         check_schedule(config.schedule, config.schedule.samples)
     if config.log.tensorboard and importlib.util.find_spec("tensorboardX") is None:
         raise ValueError("--log.tensorboard needs one more package: pip install 'bigbatch[log]'")
-    if config.init_from and not checkpoint_dirs(Path(config.run_dir)):
-        find_checkpoint(Path(config.init_from))
+    start = config.init_from if isinstance(config, TrainConfig) else config.encoder
+    if start and not checkpoint_dirs(Path(config.run_dir)):
+        find_checkpoint(Path(start))
     accumulates = bool(config.batch.micro_batch_size) and config.batch.micro_batch_size < config.batch.global_batch_size
     ddp_measures = config.parallel.strategy == "ddp" and config.parallel.grad_exchange != "powersgd"
     if config.log.noise_scale and not (ddp_measures if world_size > 1 else accumulates):
@@ -185,7 +189,7 @@ def sole_user(run_dir: Path) -> Iterator[None]:
                         folder.rmdir()
 
 
-def write_config(config: TrainConfig) -> None:
+def write_config(config: RunConfig) -> None:
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     partial = run_dir / ".config.yaml.partial"
@@ -257,7 +261,7 @@ def split_source(config: TrainConfig, split: str, data_hash: str = "") -> Ordere
     return OrderedStore(store, getattr(splits, split))
 
 
-def run_rank(config: TrainConfig) -> TrainResult:
+def run_rank(config: RunConfig) -> TrainResult:
     """One rank's part: joins the group, trains, and on rank 0 records how it ended in result.json."""
     with process_group(config.device, config.parallel.timeout_seconds) as ranks:
         if not ranks.is_main:
@@ -267,18 +271,24 @@ def run_rank(config: TrainConfig) -> TrainResult:
         return _run_engine(config, ranks)
 
 
-def _run_engine(config: TrainConfig, ranks: Ranks) -> TrainResult:
-    """Trains with an engine that is gone when this returns, before the process group is."""
+def _build_engine(config: RunConfig, ranks: Ranks) -> Engine:
+    if isinstance(config, FinetuneConfig):
+        return Engine(config, ranks, *build_task(config, ranks))
     store, splits = load_splits(config)
     train, val = OrderedStore(store, splits.train), OrderedStore(store, splits.val)
-    engine = Engine(config, ranks, train, val, store.content_hash)
+    return Engine(config, ranks, CharLMTask(config, ranks, train, val), store.content_hash)
+
+
+def _run_engine(config: RunConfig, ranks: Ranks) -> TrainResult:
+    """Trains with an engine that is gone when this returns, before the process group is."""
+    engine = _build_engine(config, ranks)
     done = read_result(config.run_dir).get("train")
     if done and engine.finished:
         if ranks.is_main:
             log.info(
                 "%s is finished (%s samples): for another run choose another --run-dir", config.run_dir, done["samples"]
             )
-        return TrainResult("finished", done["samples"], done["tokens"], None, done["best_bpc"])
+        return TrainResult("finished", done["samples"], done["tokens"], None, done[f"best_{engine.task.metric}"])
     if ranks.is_main:
         _describe(engine, ranks)
     result = engine.run()
@@ -297,28 +307,30 @@ def _describe(engine: Engine, ranks: Ranks) -> None:
             config.precision, ratio, ranks.device.type,
         )  # fmt: skip
     log.info(
-        "%s, %s parameters; %s on %s, %s of %s; %d rank(s); batch %d = %d x %d x %d (micro x ranks x accumulation), window %d; "
+        "%s, %s parameters; %s on %s, %s of %s; %d rank(s); batch %d = %d x %d x %d (micro x ranks x accumulation) of %s; "
         "%s samples",
-        config.model.kind, f"{parameters:,}", config.precision, ranks.device, config.optim.kind,
+        engine.task.config_dict()["model"]["kind"], f"{parameters:,}", config.precision, ranks.device, config.optim.kind,
         "NVIDIA Apex" if apex.owns(engine.optimizer) else "PyTorch", ranks.world_size, layout.global_batch_size,
-        layout.micro_batch_size, layout.data_parallel_size, layout.grad_accum_steps, config.batch.seq_length,
+        layout.micro_batch_size, layout.data_parallel_size, layout.grad_accum_steps, engine.task.row_size(),
         f"{engine.total_samples:,}",
     )  # fmt: skip
 
 
-def _record(config: TrainConfig, engine: Engine, result: TrainResult) -> None:
+def _record(config: RunConfig, engine: Engine, result: TrainResult) -> None:
     if result.status == "stopped":
         log.info("stopped at %s samples with a checkpoint: the same command goes on from there", f"{result.samples:,}")
         return
-    values = {**asdict(result), "seconds": engine.trainer["seconds"], "skipped_steps": engine.scaler.skipped_steps}
+    assert result.val
+    values = {
+        "status": result.status, "samples": result.samples, "tokens": result.tokens, "val": result.val.to_dict(),
+        f"best_{engine.task.metric}": result.best, "seconds": engine.trainer["seconds"],
+        "skipped_steps": engine.scaler.skipped_steps,
+    }  # fmt: skip
     update_result(config.run_dir, {"train": values})
-    if result.val:
-        log.info(
-            "finished: validation %.4f bits per character over %s bytes", result.val.bpc, f"{result.val.num_targets:,}"
-        )
+    log.info("finished: validation %s", result.val)
 
 
-def train(config: TrainConfig) -> int:
+def train(config: RunConfig) -> int:
     """Trains, on as many ranks as asked for; goes on where the run folder stopped.
 
     Returns:
@@ -337,9 +349,10 @@ def train(config: TrainConfig) -> int:
     with sole_user(Path(config.run_dir)):
         config = prepare_run(config)
         if config.nproc > 1:
-            return launch(config.nproc, ["train", "--config", str(Path(config.run_dir) / "config.yaml")])
+            command = "train" if isinstance(config, TrainConfig) else "finetune"
+            return launch(config.nproc, [command, "--config", str(Path(config.run_dir) / "config.yaml")])
         return _train_rank(config)
 
 
-def _train_rank(config: TrainConfig) -> int:
+def _train_rank(config: RunConfig) -> int:
     return 0 if run_rank(config).status == "finished" else EXIT_STOPPED

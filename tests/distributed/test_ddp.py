@@ -13,6 +13,7 @@ import pytest
 import torch
 from bigbatch.fp16 import grads
 from bigbatch.fp16.config import LossScaleConfig
+from bigbatch.models.build import build_model
 from bigbatch.models.config import MLSTMConfig
 from bigbatch.training import checkpoint as checkpoint_module
 from bigbatch.training import engine as engine_module
@@ -22,6 +23,7 @@ from bigbatch.training.distributed import Ranks, gather_lanes, run_worker, sum_o
 from bigbatch.training.engine import Engine
 from bigbatch.training.evaluate import evaluate_bpc
 from bigbatch.training.metrics import read_metrics
+from bigbatch.training.tasks.char_lm import CharLMTask
 
 LANES, WINDOW = 8, 16
 # One target more than whole windows: in the last window of an epoch rank 1 has one target and rank 0 none.
@@ -65,7 +67,7 @@ def make_config(run_dir: str, steps: int, micro: int = 0, **options: Any) -> Tra
 
 
 def make_engine(config: TrainConfig, ranks: Ranks) -> Engine:
-    return Engine(config, ranks, source(), source(300), "corpus")
+    return Engine(config, ranks, CharLMTask(config, ranks, source(), source(300)), "corpus")
 
 
 def at_step(engine: Engine, step: int, action: Callable[[], object]) -> None:
@@ -84,7 +86,7 @@ def summary(engine: Engine, result: Any) -> dict:
     flat = torch.cat([p.grad.flatten() for p in engine.model.parameters() if p.grad is not None])
     weights = torch.cat([p.detach().flatten() for p in engine.model.parameters()])
     return {
-        "status": result.status, "samples": result.samples, "bpc": result.best_bpc, "gradients": flat.tolist(),
+        "status": result.status, "samples": result.samples, "bpc": result.best, "gradients": flat.tolist(),
         "weights": weights.tolist(), "scale": engine.scaler.scale, "skipped": engine.scaler.skipped_steps,
     }  # fmt: skip
 
@@ -215,7 +217,7 @@ def test_an_infinite_loss_on_one_rank_skips_all(run_ranks: Callable, tmp_path: P
 
 def evaluate(rank: int, world: int) -> list[dict]:
     torch.manual_seed(3)
-    model = engine_module.build_model(MLSTMConfig(embedding_size=8, hidden_size=16))
+    model = build_model(MLSTMConfig(embedding_size=8, hidden_size=16))
     return [evaluate_bpc(model, source(500), lanes, WINDOW, Ranks(rank, world)).to_dict() for lanes in (1, 3, 8)]
 
 

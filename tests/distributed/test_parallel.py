@@ -21,10 +21,11 @@ from bigbatch.training.checkpoint import newest_checkpoint
 from bigbatch.training.config import BatchConfig, LogConfig, OptimConfig, ParallelConfig, ScheduleConfig, TrainConfig
 from bigbatch.training.distributed import Ranks
 from bigbatch.training.engine import Engine
+from bigbatch.training.loss import sequence_loss
 from bigbatch.training.metrics import read_metrics
 from bigbatch.training.parallel import exchange_name
 from bigbatch.training.run import check_config
-from bigbatch.training.tasks.char_lm import sequence_loss
+from bigbatch.training.tasks.char_lm import CharLMTask
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -70,8 +71,12 @@ def make_config(run_dir: str, steps: int = 6, **options: Any) -> TrainConfig:
     )  # fmt: skip
 
 
+def make_engine(config: TrainConfig, ranks: Ranks) -> Engine:
+    return Engine(config, ranks, CharLMTask(config, ranks, source(900), source(300)), "corpus")
+
+
 def train(rank: int, world: int, run_dir: str, stop_at: int = 0, **options: Any) -> dict:
-    engine = Engine(make_config(run_dir, **options), Ranks(rank, world), source(900), source(300), "corpus")
+    engine = make_engine(make_config(run_dir, **options), Ranks(rank, world))
     noise: list = []
     engine.noise.add = lambda *arguments: noise.append(arguments)  # pyright: ignore[reportAttributeAccessIssue]
     if stop_at:
@@ -87,7 +92,7 @@ def train(rank: int, world: int, run_dir: str, stop_at: int = 0, **options: Any)
     result = engine.run()
     shapes = {name: list(getattr(p, "to_local", lambda p=p: p)().shape) for name, p in engine.model.named_parameters()}
     return {
-        "status": result.status, "bpc": result.best_bpc, "noise": noise, "shapes": shapes,
+        "status": result.status, "bpc": result.best, "noise": noise, "shapes": shapes,
         "skipped": engine.scaler.skipped_steps, "scale": engine.scaler.scale,
     }  # fmt: skip
 
@@ -166,7 +171,7 @@ def test_powersgd_starts_whole_then_sends_factors_and_learns(run_ranks: Callable
 
 def powersgd_with_a_nan(rank: int, world: int, run_dir: str) -> dict:
     config = make_config(run_dir, 30, parallel={"grad_exchange": "powersgd"})
-    engine = Engine(config, Ranks(rank, world), source(900), source(300), "corpus")
+    engine = make_engine(config, Ranks(rank, world))
     original, calls = engine.task.loss, []
 
     def loss(model: Any, micro_step: int) -> Any:
@@ -260,7 +265,7 @@ def test_fsdp_with_shards_that_are_empty(run_ranks: Callable, tmp_path: Path) ->
 def diverge(rank: int, world: int, run_dir: str) -> str:
     config = make_config(run_dir, parallel={"strategy": "fsdp"})
     config = replace(config, loss_scale=replace(config.loss_scale, max_consecutive_overflows=2))
-    engine = Engine(config, Ranks(rank, world), source(900), source(300), "corpus")
+    engine = make_engine(config, Ranks(rank, world))
     original = engine.task.loss
 
     def loss(model: Any, micro_step: int) -> Any:
@@ -295,7 +300,7 @@ def test_the_noise_scale_over_ranks_compares_each_with_all(run_ranks: Callable, 
     assert answers[0]["noise"] == answers[1]["noise"]
     (small, big, small_batch, big_batch) = answers[0]["noise"][0]
     # The same by plain fp32 arithmetic: the gradient of each half of the lanes, and of all.
-    engine = Engine(make_config(str(tmp_path / "plain")), Ranks(), source(900), source(300), "corpus")
+    engine = make_engine(make_config(str(tmp_path / "plain")), Ranks())
     squares = []
     for lanes in (range(0, 4), range(4, 8), range(8)):
         engine.model.zero_grad()

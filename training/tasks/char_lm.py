@@ -7,92 +7,80 @@ edge and zeroed where a lane or shard starts; it advances also where an optimize
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from ...data.streams import LaneStream, OrderedStore, StreamPosition
+from ...data.streams import ByteStream, LaneStream, StreamPosition
+from ...models.build import build_model
 from ...models.recurrent import RecurrentState
 from ..batch_size import BatchLayout
+from ..checkpoint import load_initial_weights
 from ..config import TrainConfig
 from ..distributed import Ranks, gather_lanes
+from ..evaluate import EvalResult, evaluate_until
+from ..loss import sequence_loss
+from ..metrics import bits_per_char
+from .base import LossOutput
 
 log = logging.getLogger(__name__)
 
 
-class LossOutput(NamedTuple):
-    """Loss of one micro-batch, summed (not averaged) over its targets.
-
-    Attributes:
-        loss_sum: scalar fp32, nats.
-        num_targets: targets counted in it.
-        state: recurrent state after the window, (L, b, H).
-    """
-
-    loss_sum: Tensor
-    num_targets: int
-    state: RecurrentState
-
-
-def sequence_loss(
-    model: nn.Module, tokens: Tensor, reset: Tensor, mask: Tensor, state: RecurrentState | None
-) -> LossOutput:
-    """Cross-entropy of the next byte, softmax in fp32 whatever the logits' dtype.
-
-    Args:
-        model: called as `model(inputs, state, reset)`.
-        tokens: (b, T+1) uint8; inputs and targets overlap.
-        reset: (b, T) bool.
-        mask: (b, T) bool; targets where False do not count.
-        state: state before the window.
-    """
-    logits, after = model(tokens[:, :-1], state, reset)
-    # Time-major, as the model computes: a reshape of the (b, T, V) view would copy all logits.
-    targets = tokens[:, 1:].long().masked_fill(~mask, -100).t()
-    loss = F.cross_entropy(
-        logits.transpose(0, 1).flatten(0, 1).float(), targets.flatten(), ignore_index=-100, reduction="sum"
-    )
-    return LossOutput(loss, int(mask.sum()), after)
-
-
 class CharLMTask:
-    """Char LM over the lanes of one rank.
+    """Char LM over the lanes of one rank: a `Task` (see `base.py`).
 
     Args:
         config: the run.
-        layout: how lanes fall on ranks and accumulation steps.
         ranks: this process.
-        source: the training bytes.
-        position: where to go on; None at the start.
-        state: recurrent state of all lanes in global order, as `state_tensors` returned it; None at the start.
+        train: bytes to train on.
+        val: bytes to validate on.
+
+    Attributes:
+        stream: the training lanes; there once `begin` was called.
     """
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        layout: BatchLayout,
-        ranks: Ranks,
-        source: OrderedStore,
-        position: StreamPosition | None = None,
-        state: dict[str, Tensor] | None = None,
-    ) -> None:
-        self.layout, self.ranks = layout, ranks
-        self.stream = LaneStream(
-            source, layout.global_batch_size, config.batch.seq_length, config.seed, config.data.reset, position
-        )
+    metric, higher_is_better, unit = "bpc", False, "char"
+
+    def __init__(self, config: TrainConfig, ranks: Ranks, train: ByteStream, val: ByteStream) -> None:
+        self.ranks, self.train, self.val = ranks, train, val
+        self.units_per_sample = config.batch.seq_length
+        self._config, self._batch = config, config.batch
         self._state: RecurrentState | None = None
-        if state:
-            lanes = layout.lanes(ranks.rank)
-            pick = {k: v[:, lanes.start : lanes.stop].contiguous().to(ranks.device) for k, v in state.items()}
-            self._state = RecurrentState(pick["hidden"], pick["cell"])
         self._next: list[RecurrentState] = []
-        self._batch = config.batch
+
+    def config_dict(self) -> dict[str, Any]:
+        return self._config.to_dict()
+
+    def build_model(self) -> nn.Module:
+        return build_model(self._config.model)
+
+    def initialise(self, model: nn.Module) -> None:
+        if self._config.init_from:
+            log.info("weights from %s", load_initial_weights(model, Path(self._config.init_from)))
+
+    def begin(self, layout: BatchLayout, position: dict[str, Any] | None, state: dict[str, Tensor] | None) -> None:
+        self.layout = layout
+        config = self._config
+        at = StreamPosition.from_json(position) if position else None
+        self.stream = LaneStream(
+            self.train, layout.global_batch_size, config.batch.seq_length, config.seed, config.data.reset, at
+        )
+        if state:
+            lanes = layout.lanes(self.ranks.rank)
+            pick = {k: v[:, lanes.start : lanes.stop].contiguous().to(self.ranks.device) for k, v in state.items()}
+            self._state = RecurrentState(pick["hidden"], pick["cell"])
+        self.stream.check_length(config.batch.global_batch_size)  # a ramp gets there later
+
+    @property
+    def epoch(self) -> int:
+        return self.stream.position.epoch
 
     @property
     def samples_per_epoch(self) -> int:
-        """Samples of one epoch at the full global batch, wherever in a ramp this one is."""
+        """At the full global batch, wherever in a ramp this one is."""
         lanes = self._batch.global_batch_size
         longest_lane = -(-self.stream.source.num_tokens // lanes)
         return -(-longest_lane // self._batch.seq_length) * lanes
@@ -103,14 +91,18 @@ class CharLMTask:
         self.stream.set_num_lanes(layout.global_batch_size)
 
     def num_targets(self) -> int:
-        """Targets of the whole global batch at this position, the divisor of its loss; known without reading."""
         return self.stream.num_targets()
+
+    def num_tokens(self) -> int:
+        return self.stream.num_targets()
+
+    def position(self) -> dict[str, Any]:
+        return self.stream.position.to_json()
 
     def loss(self, model: nn.Module, micro_step: int) -> LossOutput:
         """Forward pass of one micro-batch; its final state is kept for the next window."""
         lanes = self.layout.micro_lanes(self.ranks.rank, micro_step)
-        window = self.stream.read(lanes)
-        tokens, reset, mask = (torch.from_numpy(array).to(self.ranks.device) for array in window)
+        tokens, reset, mask = self._read(lanes)
         state = None
         if self._state is not None:
             offset = lanes.start - self.layout.lanes(self.ranks.rank).start
@@ -121,18 +113,39 @@ class CharLMTask:
         return output
 
     def advance(self) -> None:
-        """Moves to the next window: position and state together, once per step."""
+        """Position and state together."""
         hidden, cell = zip(*self._next)
         self._state = _without_bad_lanes(RecurrentState(torch.cat(hidden, dim=1), torch.cat(cell, dim=1)))
         self._next = []
         self.stream.advance()
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """State of all lanes in global order, on rank 0 (a collective: every rank calls it); empty elsewhere."""
         if self._state is None:
             return {}
         joined = {name: gather_lanes(getattr(self._state, name), self.ranks) for name in ("hidden", "cell")}
         return {name: tensor for name, tensor in joined.items() if tensor is not None}
+
+    def _read(self, lanes: range) -> tuple[Tensor, Tensor, Tensor]:
+        tokens, reset, mask = (torch.from_numpy(array).to(self.ranks.device) for array in self.stream.read(lanes))
+        return tokens, reset, mask
+
+    def trial_loss(self, model: nn.Module, rows: int) -> Tensor:
+        lanes = self.layout.lanes(self.ranks.rank)[:rows]
+        return sequence_loss(model, *self._read(lanes), None).loss_sum
+
+    def settling_loss(self, model: nn.Module) -> Tensor:
+        logits, _ = model(torch.zeros((1, 1), dtype=torch.uint8, device=self.ranks.device))
+        return logits.float().sum()
+
+    def row_size(self) -> str:
+        return f"{self.stream.seq_length} bytes"
+
+    def loss_columns(self, loss: float) -> dict[str, float]:
+        return {"bpc": bits_per_char(loss)}
+
+    def validate(self, model: nn.Module, limit: int, should_stop: Callable[[], bool]) -> EvalResult | None:
+        lanes, window = self._config.log.eval_lanes, self._batch.seq_length
+        return evaluate_until(should_stop, model, self.val, lanes, window, self.ranks, limit)
 
 
 def _without_bad_lanes(state: RecurrentState) -> RecurrentState:

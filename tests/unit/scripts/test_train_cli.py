@@ -176,7 +176,7 @@ def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         (["--nproc", "0"], "--nproc is 0: it must be above 0"),
         (["--data.paths"], "data.paths is empty: name at least one file"),
         (["--data.paths", "[a, b"], "[a, b: no file matches"),
-        (["--data.paths", "[a: b: c]"], "is not a list of files"),
+        (["--data.paths", "[a: b: c]"], "is not a list: write [a.jsonl, b.jsonl]"),
         (["--optim", "7"], "optim"),
         (["--config"], "argument --config: expected one argument"),
         (

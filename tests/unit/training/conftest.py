@@ -13,6 +13,7 @@ from bigbatch.models.config import MLSTMConfig
 from bigbatch.training.config import BatchConfig, LogConfig, OptimConfig, ScheduleConfig, TrainConfig
 from bigbatch.training.distributed import Ranks
 from bigbatch.training.engine import Engine
+from bigbatch.training.tasks.char_lm import CharLMTask
 
 
 @dataclass
@@ -74,7 +75,7 @@ def engine_of(train_source: ArraySource, val_source: ArraySource) -> EngineOf:
 
     def make(config: TrainConfig, data_hash: str = "corpus") -> Engine:
         Path(config.run_dir).mkdir(parents=True, exist_ok=True)
-        return Engine(config, Ranks(), train_source, val_source, data_hash)  # pyright: ignore[reportArgumentType]
+        return Engine(config, Ranks(), CharLMTask(config, Ranks(), train_source, val_source), data_hash)
 
     return make
 

@@ -60,7 +60,7 @@ def test_other_failures_keep_their_traceback(error_file: Path, monkeypatch: pyte
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     assert resolve_device("cpu") == torch.device("cpu")
-    with pytest.raises(ValueError, match="--device 'tpu' is not a device: use auto, cpu, cuda or cuda:N"):
+    with pytest.raises(ValueError, match="--device 'tpu' is not a device to compute on: use auto, cpu, cuda or cuda:N"):
         resolve_device("tpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert resolve_device("auto") == torch.device("cpu")

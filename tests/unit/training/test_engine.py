@@ -18,9 +18,9 @@ from bigbatch.training import signals
 from bigbatch.training.checkpoint import checkpoint_dirs, load_checkpoint, load_model, newest_checkpoint
 from bigbatch.training.config import TrainConfig
 from bigbatch.training.engine import Diverged, Engine
+from bigbatch.training.loss import sequence_loss
 from bigbatch.training.metrics import read_metrics
 from bigbatch.training.schedules import lr_factor
-from bigbatch.training.tasks.char_lm import sequence_loss
 
 TIMING = ("tokens_per_second",)
 EngineOf = Callable[[TrainConfig], Engine]
@@ -110,7 +110,7 @@ def test_a_stop_within_validation_is_obeyed_at_once_and_validates_on_resume(
     class Source:
         """Passes the validation bytes on, counts the reads, and is stopped at the third."""
 
-        num_tokens, shard_starts = engine.val.num_tokens, engine.val.shard_starts
+        num_tokens, shard_starts = engine.task.val.num_tokens, engine.task.val.shard_starts
 
         def read(self, start: int, stop: int):
             windows.append(start)
@@ -118,14 +118,14 @@ def test_a_stop_within_validation_is_obeyed_at_once_and_validates_on_resume(
                 sigterm()
             return original.read(start, stop)
 
-    original, engine.val = engine.val, Source()  # pyright: ignore[reportAttributeAccessIssue]
+    original, engine.task.val = engine.task.val, Source()
     result = engine.run()
     assert result.status == "stopped" and result.samples == 40 and len(windows) < 10
     assert [row for row in rows(stopped.run_dir) if row.get("event")] == []
     assert engine_of(stopped).run().status == "finished"
     assert_same_run(config, stopped)
     found = newest_checkpoint(Path(stopped.run_dir))
-    assert found is not None and found[0].trainer["progress"]["best_bpc"] is not None
+    assert found is not None and found[0].trainer["progress"]["best"] is not None
 
 
 def test_a_checkpoint_is_never_written_twice(
@@ -158,7 +158,7 @@ def test_a_finished_run_does_nothing_more(config: TrainConfig, engine_of: Engine
 
 def test_other_data_is_refused(config: TrainConfig, engine_of: Callable[..., Engine]) -> None:
     engine_of(config).run()
-    with pytest.raises(ValueError, match=r"was trained on other data than --data.paths holds now"):
+    with pytest.raises(ValueError, match=r"was trained on other data than its files hold now"):
         engine_of(config, data_hash="another corpus")
 
 
@@ -209,7 +209,7 @@ def test_logged_rows_have_the_required_keys(config: TrainConfig, engine_of: Engi
     assert [row["samples"] for row in evals] == [40, 80, 120]
     assert all(row["split"] == "val" and row["num_targets"] == 700 for row in evals)
     assert train[-1]["loss"] < train[0]["loss"] - 0.5 and evals[-1]["bpc"] < evals[0]["bpc"]
-    assert engine.trainer["best_bpc"] == min(row["bpc"] for row in evals)
+    assert engine.trainer["best"] == min(row["bpc"] for row in evals)
 
 
 def test_clipping_happens_after_unscaling(
@@ -274,7 +274,7 @@ def test_fp16_learns_as_fp32_does(
     results = {}
     for precision in ("fp32", "fp16", "bf16", "amp"):
         run = replace(in_folder(config, tmp_path / precision), precision=precision)
-        results[precision] = engine_of(run).run().best_bpc
+        results[precision] = engine_of(run).run().best
     assert results["fp16"] == pytest.approx(results["fp32"], abs=0.02)
     assert results["amp"] == pytest.approx(results["fp32"], abs=0.02)
     assert results["bf16"] == pytest.approx(results["fp32"], abs=0.1)
@@ -484,6 +484,22 @@ def test_a_hang_up_that_nohup_ignores_stays_ignored(config: TrainConfig, engine_
         assert engine.run().status == "finished"
     finally:
         signal.signal(signal.SIGHUP, old)
+
+
+def test_a_run_without_gain_ends_early_and_stays_ended(
+    config: TrainConfig, engine_of: EngineOf, tmp_path: Path
+) -> None:
+    schedule = replace(config.schedule, samples=400, patience=2)
+    run = replace(
+        config, schedule=schedule, optim=replace(config.optim, lr=1e-30)
+    )  # learns nothing: every loss is the first
+    result = engine_of(run).run()
+    assert result.status == "finished" and result.val is not None
+    evals = [row["samples"] for row in rows(run.run_dir) if row.get("event")]
+    assert evals == [40, 80, 120] and result.samples == 120  # the first is a gain, the next two are none
+    assert engine_of(run).finished
+    whole = replace(run, schedule=replace(schedule, patience=0), run_dir=str(tmp_path / "whole"))
+    assert engine_of(whole).run().samples == 400
 
 
 def test_event_files_hold_the_rows(config: TrainConfig, engine_of: EngineOf) -> None:
