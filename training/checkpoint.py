@@ -286,8 +286,14 @@ def check_resumable(run_dir: Path) -> None:
             )
 
 
-def load_weights(model: nn.Module, tensors: Mapping[str, torch.Tensor], where: str) -> None:
+def load_weights(model: nn.Module, tensors: Mapping[str, torch.Tensor], where: str, assign: bool = False) -> None:
     """Loads parameters by name, all of them and nothing else.
+
+    Args:
+        model: of the same shapes.
+        tensors: parameters by name.
+        where: what the message calls them.
+        assign: make them the parameters, instead of copying into those that are there.
 
     Raises:
         ValueError: naming the first difference, if the checkpoint is of another model.
@@ -301,7 +307,7 @@ def load_weights(model: nn.Module, tensors: Mapping[str, torch.Tensor], where: s
                 f"{where} is of another model: {name} is {shapes[0]} there and {shapes[1]} in this configuration; choose another "
                 "--run-dir, or the model options it was trained with"
             )
-    model.load_state_dict(dict(tensors))
+    model.load_state_dict(dict(tensors), assign=assign)
 
 
 def find_checkpoint(path: Path, which: str = "best") -> Path:
@@ -355,10 +361,14 @@ def load_model(path: Path | str, device: str = "cpu", which: str = "best") -> Lo
             f"checkpoint {directory} holds a model of kind {model_config['kind']!r}, which cannot be loaded here"
         )
     try:
-        model = build_model(config_class(**model_config))
+        with torch.device("meta"):  # initial values would be drawn for nothing: minutes of QR at 4096 units
+            model = build_model(config_class(**model_config))
     except TypeError as error:
         raise ValueError(f"checkpoint {directory} is of another version of bigbatch: {error}") from None
-    load_weights(model, load_file(directory / "model.safetensors"), str(directory))
+    # Copied, so that the parameters lie in memory of their own, aligned like those of any model, and not in the file.
+    stored = load_file(directory / "model.safetensors")
+    tensors = {name: tensor.to(torch.float32, copy=True) for name, tensor in stored.items()}
+    load_weights(model, tensors, str(directory), assign=True)
     trainer = json.loads((directory / "trainer.json").read_text(encoding="utf-8"))
     return LoadedModel(
         model=model.to(device).eval(),

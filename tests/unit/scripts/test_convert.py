@@ -15,6 +15,7 @@ import torch
 from bigbatch.models.build import build_model
 from bigbatch.models.config import LSTMConfig, MLSTMConfig
 from bigbatch.scripts.cli import main
+from bigbatch.sentiment.featurize import featurize
 from bigbatch.training.checkpoint import Checkpoint, load_model, save_checkpoint
 
 CONFIG = MLSTMConfig(hidden_size=12, embedding_size=6, num_layers=2)
@@ -109,6 +110,19 @@ def test_the_folder_goes_on_to_the_other_commands(
     assert call("train", "--run-dir", own, "--data.paths", "demo") == 2
     assert f"start from them with --init-from {own}" in capsys.readouterr().err
     assert not (own / "config.yaml").exists() and not (own / "data").exists()
+
+
+def test_a_model_with_a_padding_row_reads_bytes(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", MLSTMConfig(hidden_size=12, embedding_size=6, vocab_size=257))
+    assert call("convert", "--from", run, "--to", tmp_path / "lm.pt") == 0
+    theirs = torch.load(tmp_path / "lm.pt", weights_only=True)["encoder"]["encoder"]["weight"]
+    assert torch.equal(theirs[0], load_model(run).model.get_parameter("embedding.weight")[256])
+    assert call("convert", "--from", tmp_path / "lm.pt", "--to", tmp_path / "own") == 0
+    assert_same(run, tmp_path / "own")
+    (tmp_path / "text.csv").write_text("sentence\n" + "a dull lamp\nbyte \xff too\n" * 5)
+    assert call("evaluate", "--run-dir", tmp_path / "own", "--data", tmp_path / "text.csv", "--lanes", "2") == 0
+    features = [featurize(load_model(path).model, ["a lamp", "é"], progress=False) for path in (run, tmp_path / "own")]
+    np.testing.assert_array_equal(*features)
 
 
 def test_folding_is_asked_for_and_said(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

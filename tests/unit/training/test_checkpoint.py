@@ -371,3 +371,13 @@ def test_a_whole_checkpoint_still_needs_all_its_files(tmp_path: Path) -> None:
     (path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ValueError, match="does not name all files"):
         verify(path)
+
+
+def test_loading_a_model_draws_no_initial_values(tmp_path: Path) -> None:
+    save(tmp_path, 100)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    model = load_model(tmp_path).model
+    assert torch.equal(torch.get_rng_state(), before)
+    kinds = {(parameter.device.type, parameter.dtype, parameter.requires_grad) for parameter in model.parameters()}
+    assert kinds == {("cpu", torch.float32, True)}
