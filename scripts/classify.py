@@ -19,10 +19,12 @@ DESCRIPTION = """Label texts with a trained model and its probe.
   bigbatch classify "Not bad at all, and the battery lasts."
   bigbatch classify --file new.csv --output labelled.csv --rejects rejected.jsonl
   cat reviews.txt | bigbatch classify --format jsonl | head
+  bigbatch classify --model kettle-reviews "Not bad at all."
 
-Without --run-dir the newest run under runs/ that has a probe is used, and named. Rows come out in the order in which
-they came in; rows without text go to the reject file with the reason (by default OUTPUT.rejects.jsonl, or messages on
-standard error where there is no output file). A file is streamed, whatever its size."""
+--model takes a folder of bigbatch publish. Without it and without --run-dir the newest run under runs/ that has a probe
+is used, and named. Rows come out in the order in which they came in; rows without text go to the reject file with the
+reason (by default OUTPUT.rejects.jsonl, or messages on standard error where there is no output file). A file is
+streamed, whatever its size."""
 
 # Texts that are sorted by length together; bounds the memory, whatever the size of the input.
 CHUNK_ROWS, CHUNK_CHARACTERS = 4096, 2**24
@@ -42,6 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--text-key", metavar="COLUMN", help="column of the text in --file; guessed and printed if not given"
     )
     parser.add_argument("--run-dir", metavar="RUN", help="run folder with a probe (default: the newest under runs/)")
+    parser.add_argument("--model", metavar="FOLDER", help="folder of bigbatch publish, instead of a run folder")
     parser.add_argument("--task", help="which probe of the run (default: the newest)")
     parser.add_argument("--output", metavar="FILE", help="write here instead of standard output")
     parser.add_argument("--format", choices=("csv", "jsonl"), help="default: by the name of --output, else csv")
@@ -198,6 +201,8 @@ def main(argv: list[str]) -> int:
     args = build_parser().parse_args(argv)
     if args.text and args.file:
         raise ValueError("texts and --file were both given; choose one")
+    if args.run_dir and args.model:
+        raise ValueError("--run-dir and --model were both given; choose one")
     output = Path(args.output) if args.output else None
     rejected = Path(args.rejects) if args.rejects else output and output.with_name(f"{output.name}.rejects.jsonl")
     for option, path in (("--output", output), ("--rejects", rejected)):
@@ -205,13 +210,16 @@ def main(argv: list[str]) -> int:
             raise ValueError(f"{option} {path} is the input file; choose another name")
     if output and rejected and output.absolute() == rejected.absolute():
         raise ValueError(f"--output and --rejects are both {output}; choose another name for one of them")
-    from ..sentiment.classify import Classifier, find_run
+    from ..sentiment.classify import Classifier, check_published, find_run
     from ..training.distributed import resolve_device
 
-    run_dir = Path(args.run_dir) if args.run_dir else find_run()
+    if args.model:
+        check_published(Path(args.model))
+    named = args.run_dir or args.model
+    run_dir = Path(named) if named else find_run()
     classifier = Classifier.load(run_dir, args.task, str(resolve_device(args.device)))
     tasks = sorted(path.stem for path in (run_dir / "probe").glob("*.json"))
-    if args.run_dir is None or (args.task is None and len(tasks) > 1):
+    if named is None or (args.task is None and len(tasks) > 1):
         others = [task for task in tasks if task != classifier.about["task"]]
         more = f" (the newest; --task for {', '.join(others)})" if others and args.task is None else ""
         print(f"using {run_dir}, task {classifier.about['task']}{more}", file=sys.stderr)

@@ -22,6 +22,8 @@ COMMANDS = {
     "transfer": "probe a trained model's features for sentiment, with intervals and baselines",
     "classify": "label and probability for text, a file or standard input",
     "heatmap": "colour text character by character by the sentiment unit",
+    "convert": "weights of OpenAI and NVIDIA into a model folder, and back",
+    "publish": "a model and its probe as a folder to hand on",
     "figures": "run the experiments behind a page of docs and draw them",
     "watch": "a live table of runs",
     "doctor": "versions, devices, threads, speed of this machine, and what is missing",

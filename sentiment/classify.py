@@ -1,6 +1,6 @@
-"""Labels and probabilities for new texts from a run folder: the trained model and the probe fitted on it.
+"""Labels and probabilities for new texts from a run folder or a published one: the model and the probe fitted on it.
 
-`transfer.py` writes what is loaded here. Reading and writing files of texts is left to `scripts/classify.py`.
+`transfer.py` and `publish.py` write what is loaded here. Reading and writing files of texts is left to `scripts/classify.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ..training.checkpoint import LoadedModel, load_model
 from .featurize import featurize
 from .probe import SentimentProbe
 
+PUBLISHED = "published.json"  # what `publish.py` says about a folder
 HOW_TO_TRAIN = (
     "run `bigbatch demo`, or `bigbatch train --data.paths reviews.jsonl --run-dir runs/mine` and then "
     "`bigbatch transfer --run-dir runs/mine --train train.csv --val val.csv --test test.csv`"
@@ -46,7 +47,8 @@ class Classifier:
         """Loads a run folder's model and probe.
 
         Args:
-            run_dir: Run folder in which `bigbatch transfer` (or `bigbatch demo`) has been run.
+            run_dir: Run folder in which `bigbatch transfer` (or `bigbatch demo`) has been run, or a folder written by
+                `bigbatch publish`.
             task: Which probe, by the task's name; the newest if None.
             device: Where the model goes.
 
@@ -54,10 +56,8 @@ class Classifier:
             ValueError: No model, no probe, a damaged file, or a probe fitted on a checkpoint that is gone; the message
                 names the command to run.
         """
-        run_dir = Path(run_dir)
-        probe, about = SentimentProbe.load(_probe_path(run_dir, task))
-        loaded = _model_of_probe(run_dir, about, device)
-        return cls(loaded.model, probe, list(about["class_names"]), about, run_dir)
+        probe, about, loaded = load_parts(Path(run_dir), task, device)
+        return cls(loaded.model, probe, list(about["class_names"]), about, Path(run_dir))
 
     def predict_proba(self, texts: Sequence[str], batch_size: int = 128, progress: bool = False) -> np.ndarray:
         """Probabilities in the order of `class_names`, shape (n, K), fp64."""
@@ -71,6 +71,31 @@ class Classifier:
         """Features as the probe was fitted on them, shape (n, H), float32."""
         options = self.about["features"]
         return featurize(self.model, texts, batch_size=batch_size, progress=progress, **options)
+
+
+def load_parts(
+    run_dir: Path, task: str | None = None, device: str = "cpu"
+) -> tuple[SentimentProbe, dict[str, Any], LoadedModel]:
+    """The probe of a folder, what was recorded about it, and the model it was fitted on.
+
+    Raises:
+        ValueError: As `Classifier.load`.
+    """
+    probe, about = SentimentProbe.load(_probe_path(run_dir, task))
+    return probe, about, _model_of_probe(run_dir, about, device)
+
+
+def check_published(folder: Path) -> None:
+    """Refuses what `bigbatch publish` has not written.
+
+    Raises:
+        ValueError: Saying how such a folder is made.
+    """
+    if not (folder / PUBLISHED).is_file():
+        raise ValueError(
+            f"--model {folder} is no folder of bigbatch publish (it has no {PUBLISHED}): `bigbatch publish --run-dir RUN --out "
+            f"{folder}` makes one; a run folder is named with --run-dir"
+        )
 
 
 def find_run(root: Path | str = "runs") -> Path:
@@ -104,6 +129,11 @@ def _model_of_probe(run_dir: Path, about: dict[str, Any], device: str) -> Loaded
     """The model that the probe was fitted on: the recorded checkpoint, or another with the same weights."""
     recorded = run_dir / about["checkpoint"]
     loaded = load_model(recorded if recorded.is_dir() else run_dir, device)
+    if loaded.model_hash != about["model_hash"] and (run_dir / PUBLISHED).is_file():
+        raise ValueError(
+            f"the probe {about['task']!r} in {run_dir} belongs to another model than the one beside it: its files are of "
+            "several folders; take the whole folder again from where it was published"
+        )
     if loaded.model_hash != about["model_hash"]:
         raise ValueError(
             f"the probe {about['task']!r} in {run_dir} belongs to another checkpoint than {loaded.path.name} (training went "

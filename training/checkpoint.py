@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 FILES = ("model.safetensors", "optimizer.safetensors", "state.safetensors", "trainer.json")
+# Of a model that was converted or published: enough to read text with, not to go on training from.
+WEIGHTS_ONLY_FILES = ("model.safetensors", "trainer.json")
 _PREFIX = "step_"
 
 
@@ -108,18 +110,7 @@ def save_checkpoint(run_dir: Path, checkpoint: Checkpoint, config: dict, keep: i
             ("state", checkpoint.state),
         ):
             save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, building / f"{file}.safetensors")
-        (building / "trainer.json").write_text(json.dumps(checkpoint.trainer), encoding="utf-8")
-        files = sorted(building.iterdir())
-        for path in files:
-            _fsync(path)
-        manifest = {
-            "format_version": FORMAT_VERSION,
-            "samples": checkpoint.trainer["samples"],
-            "config": config,
-            "files": {path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files},
-        }
-        (building / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        _fsync(building / "manifest.json")
+        _seal(building, checkpoint.trainer, config)
         if final.exists():
             shutil.rmtree(final)
         building.rename(final)
@@ -135,6 +126,59 @@ def save_checkpoint(run_dir: Path, checkpoint: Checkpoint, config: dict, keep: i
         ) from error
     _delete_old(run_dir, keep, name)
     return final
+
+
+def _seal(building: Path, trainer: dict, config: dict, **more: bool) -> None:
+    """Writes trainer.json and, last, the manifest over all files of a checkpoint; all of it is on the disk then."""
+    (building / "trainer.json").write_text(json.dumps(trainer), encoding="utf-8")
+    files = sorted(building.iterdir())
+    for path in files:
+        _fsync(path)
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "samples": trainer["samples"],
+        **more,
+        "config": config,
+        "files": {path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files},
+    }
+    (building / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    _fsync(building / "manifest.json")
+
+
+def save_weights(run_dir: Path, model: Path | Mapping[str, torch.Tensor], config: dict, trainer: dict) -> Path:
+    """Makes a run folder that holds a model and nothing to go on training from.
+
+    Args:
+        run_dir: the folder, which appears whole or not at all; it must not exist, or be empty.
+        model: fp32 parameters by name, or the weights file of a checkpoint, copied byte for byte.
+        config: nested dictionary with the model's configuration below `model`.
+        trainer: `samples` and `tokens` the model was trained on, 0 if not known, and what else is to be kept.
+
+    Returns:
+        The checkpoint directory in it.
+
+    Raises:
+        ValueError: the folder holds something.
+        OSError: it cannot be written.
+    """
+    if run_dir.is_file() or (run_dir.is_dir() and any(run_dir.iterdir())):
+        raise ValueError(f"{run_dir} exists and is not an empty folder: name another one")
+    building = run_dir.parent / f".{run_dir.name}.partial"
+    shutil.rmtree(building, ignore_errors=True)  # of one that was killed
+    name = Path("checkpoints") / _name(trainer["samples"])
+    try:
+        (building / name).mkdir(parents=True)
+        weights = building / name / "model.safetensors"
+        if isinstance(model, Path):
+            shutil.copyfile(model, weights)
+        else:
+            save_file({k: v.detach().cpu().contiguous() for k, v in model.items()}, weights)
+        _seal(building / name, trainer, config, weights_only=True)
+        building.replace(run_dir)
+    except Exception as error:
+        shutil.rmtree(building, ignore_errors=True)
+        raise OSError(f"cannot write {run_dir}: {error}; free some space or name another folder") from error
+    return run_dir / name
 
 
 def _name(samples: int) -> str:
@@ -180,7 +224,8 @@ def verify(path: Path) -> dict:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
         version = manifest["format_version"]
         files = {name: (int(entry["bytes"]), str(entry["sha256"])) for name, entry in manifest["files"].items()}
-        whole = set(FILES) <= files.keys() and isinstance(manifest["config"], dict)
+        needed = WEIGHTS_ONLY_FILES if manifest.get("weights_only") else FILES
+        whole = set(needed) <= files.keys() and isinstance(manifest["config"], dict)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"checkpoint {path}: manifest.json cannot be read ({error!r})") from None
     if version != FORMAT_VERSION:
@@ -227,8 +272,28 @@ def newest_checkpoint(run_dir: Path) -> tuple[Checkpoint, dict, Path] | None:
     return None
 
 
-def load_weights(model: nn.Module, tensors: Mapping[str, torch.Tensor], where: str) -> None:
+def check_resumable(run_dir: Path) -> None:
+    """Refuses a run folder whose newest checkpoint holds weights only, before anything is written into it.
+
+    Raises:
+        ValueError: saying how to start from them.
+    """
+    for path in checkpoint_dirs(run_dir)[-1:]:
+        if '"weights_only": true' in (path / "manifest.json").read_text("utf-8", errors="replace"):
+            raise ValueError(
+                f"{run_dir} holds the weights of a model, converted or published, and no training to go on with: start from "
+                f"them with --init-from {run_dir} and another --run-dir"
+            )
+
+
+def load_weights(model: nn.Module, tensors: Mapping[str, torch.Tensor], where: str, assign: bool = False) -> None:
     """Loads parameters by name, all of them and nothing else.
+
+    Args:
+        model: of the same shapes.
+        tensors: parameters by name.
+        where: what the message calls them.
+        assign: make them the parameters, instead of copying into those that are there.
 
     Raises:
         ValueError: naming the first difference, if the checkpoint is of another model.
@@ -242,7 +307,7 @@ def load_weights(model: nn.Module, tensors: Mapping[str, torch.Tensor], where: s
                 f"{where} is of another model: {name} is {shapes[0]} there and {shapes[1]} in this configuration; choose another "
                 "--run-dir, or the model options it was trained with"
             )
-    model.load_state_dict(dict(tensors))
+    model.load_state_dict(dict(tensors), assign=assign)
 
 
 def find_checkpoint(path: Path, which: str = "best") -> Path:
@@ -300,10 +365,14 @@ def load_model(path: Path | str, device: str = "cpu", which: str = "best") -> Lo
             f"checkpoint {directory} holds a model of kind {model_config['kind']!r}, which cannot be loaded here"
         )
     try:
-        model = build_model(config_class(**model_config))
+        with torch.device("meta"):  # initial values would be drawn for nothing: minutes of QR at 4096 units
+            model = build_model(config_class(**model_config))
     except TypeError as error:
         raise ValueError(f"checkpoint {directory} is of another version of bigbatch: {error}") from None
-    load_weights(model, load_file(directory / "model.safetensors"), str(directory))
+    # Copied, so that the parameters lie in memory of their own, aligned like those of any model, and not in the file.
+    stored = load_file(directory / "model.safetensors")
+    tensors = {name: tensor.to(torch.float32, copy=True) for name, tensor in stored.items()}
+    load_weights(model, tensors, str(directory), assign=True)
     trainer = json.loads((directory / "trainer.json").read_text(encoding="utf-8"))
     return LoadedModel(
         model=model.to(device).eval(),

@@ -27,7 +27,7 @@ from ..fp16 import apex
 from ..fp16.config import resolve_precision
 from ..fp16.speed import SLOW, half_precision_slowdown
 from .batch_size import check_batch
-from .checkpoint import checkpoint_dirs, find_checkpoint
+from .checkpoint import check_resumable, checkpoint_dirs, find_checkpoint
 from .config import TrainConfig, changed_keys, config_from_dict
 from .distributed import Ranks, launch, launched_by_us, process_group, resolve_device, under_torchrun
 from .engine import Engine, TrainResult
@@ -122,6 +122,7 @@ def check_config(config: RunConfig, world_size: int) -> None:
     Raises:
         ValueError: one line.
     """
+    check_resumable(Path(config.run_dir))
     check_batch(config.batch, world_size)
     if isinstance(config, TrainConfig):
         check_memory(config, world_size)

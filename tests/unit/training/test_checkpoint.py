@@ -20,6 +20,7 @@ from bigbatch.training import checkpoint as module
 from bigbatch.training.checkpoint import (
     Checkpoint,
     best_name,
+    check_resumable,
     checkpoint_dirs,
     find_checkpoint,
     load_checkpoint,
@@ -29,6 +30,7 @@ from bigbatch.training.checkpoint import (
     mark_best,
     newest_checkpoint,
     save_checkpoint,
+    save_weights,
     verify,
 )
 
@@ -317,3 +319,65 @@ def test_a_bit_flipped_in_a_manifest_is_a_damaged_checkpoint(tmp_path: Path, cha
     (path / "manifest.json").write_text(manifest.replace(*change))
     with pytest.raises(ValueError, match=r"step_1: manifest\.json"):
         verify(path)
+
+
+def test_a_folder_of_weights_is_read_and_not_trained_on(tmp_path: Path) -> None:
+    original = save(tmp_path / "run", 100)
+    loaded = load_model(tmp_path / "run")
+    record = {"samples": 100, "tokens": 7, "data_hash": "abc"}
+    given = save_weights(tmp_path / "deep" / "given", loaded.model.state_dict(), CONFIG, record)
+    copied = save_weights(tmp_path / "copied", original / "model.safetensors", CONFIG, record)
+    for path in (given, copied):
+        again = load_model(path.parent.parent)
+        assert (again.path, again.samples, again.tokens, again.data_hash) == (path, 100, 7, "abc")
+        state = again.model.state_dict()
+        assert all(torch.equal(state[name], tensor) for name, tensor in loaded.model.state_dict().items())
+        assert sorted(file.name for file in path.iterdir()) == ["manifest.json", "model.safetensors", "trainer.json"]
+        with pytest.raises(ValueError, match=r"no training to go on with: start from them with --init-from"):
+            check_resumable(path.parent.parent)
+    assert again.model_hash == loaded.model_hash  # a copy is the same file
+    check_resumable(tmp_path / "run")
+    check_resumable(tmp_path / "nothing")
+    fresh = build_model(MODEL)
+    load_initial_weights(fresh, tmp_path / "copied")
+    assert torch.equal(fresh.embedding.weight, loaded.model.get_parameter("embedding.weight"))
+    (copied / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match="the checkpoint is damaged"):
+        load_model(tmp_path / "copied")
+
+
+def test_a_folder_of_weights_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = {"samples": 0, "tokens": 0}
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("x")
+    (tmp_path / "file").write_text("x")
+    for name in ("full", "file"):
+        with pytest.raises(ValueError, match=f"{name} exists and is not an empty folder"):
+            save_weights(tmp_path / name, {}, CONFIG, record)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "save_file", full)
+    with pytest.raises(OSError, match=r"cannot write .*new: .*No space left"):
+        save_weights(tmp_path / "new", {}, CONFIG, record)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "full"]
+
+
+def test_a_whole_checkpoint_still_needs_all_its_files(tmp_path: Path) -> None:
+    path = save(tmp_path, 100)
+    manifest = json.loads((path / "manifest.json").read_text())
+    del manifest["files"]["optimizer.safetensors"]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match="does not name all files"):
+        verify(path)
+
+
+def test_loading_a_model_draws_no_initial_values(tmp_path: Path) -> None:
+    save(tmp_path, 100)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    model = load_model(tmp_path).model
+    assert torch.equal(torch.get_rng_state(), before)
+    kinds = {(parameter.device.type, parameter.dtype, parameter.requires_grad) for parameter in model.parameters()}
+    assert kinds == {("cpu", torch.float32, True)}
