@@ -85,7 +85,7 @@ def choose_examples(model: nn.Module, result: TransferResult, per_group: int = 4
         return trace_text(
             model,
             test.texts[row],
-            unit.index,
+            unit.index_,
             state=features["state"],
             transform=features["transform"],
             caption=caption,
@@ -95,8 +95,8 @@ def choose_examples(model: nn.Module, result: TransferResult, per_group: int = 4
     if not traces_right and not traces_wrong:
         return None
     names = {"negative": test.classes[0], "positive": test.classes[1]}
-    scale = fit_scale([*traces_right, *traces_wrong], unit.threshold, unit.sign, **names)
-    return Examples(traces_right, traces_wrong, scale, unit.index, result.summary["task"])
+    scale = fit_scale([*traces_right, *traces_wrong], unit.threshold_, unit.sign_, **names)
+    return Examples(traces_right, traces_wrong, scale, unit.index_, result.summary["task"])
 
 
 def write_report(run_dir: Path | str, examples: Examples | None = None, title: str = "bigbatch") -> Path:

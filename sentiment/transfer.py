@@ -25,8 +25,9 @@ from ..data.labelled import LabelledData
 from ..evaluation.statistics import accuracy_interval, paired_difference
 from ..training.checkpoint import LoadedModel
 from .baselines import TfidfBaseline, majority_class
+from .checks import check_labels, holdout_mask
 from .featurize import StateKind, Transform, featurize
-from .probe import SentimentProbe, check_labels, write_atomic, write_json
+from .probe import SentimentProbe, write_atomic, write_json
 from .units import UnitProbe
 from .visualize import probe_weights, unit_histogram
 
@@ -86,21 +87,14 @@ def split_validation(train: LabelledData, fraction: float = 0.1, seed: int = 0) 
     Raises:
         ValueError: A fraction out of range, no labels, or a class with fewer than two rows.
     """
-    if not 0 < fraction < 1:
-        raise ValueError(f"the validation fraction is {fraction}; it must be between 0 and 1")
     if train.labels is None:
         raise ValueError("the training data has no labels; name their column with --label-key")
-    # Ranks of `random()` rather than `permutation`, whose algorithm numpy may change.
-    draws = np.random.default_rng(seed).random(len(train))
-    chosen = np.zeros(len(train), dtype=bool)
+    chosen = holdout_mask(train.labels, fraction, seed)
     for label in np.unique(train.labels):
-        members = np.flatnonzero(train.labels == label)
-        if len(members) < 2:
+        if np.count_nonzero(train.labels == label) < 2:
             raise ValueError(
                 f"class {train.classes[label]!r} has one training row; with --val a file of its own is used"
             )
-        count = min(max(1, round(fraction * len(members))), len(members) - 1)
-        chosen[members[np.argsort(draws[members], kind="stable")[:count]]] = True
     return _take(train, ~chosen), _take(train, chosen)
 
 
@@ -168,7 +162,7 @@ def run_transfer(
 
     X, X_val, X_test = features(train), features(val), features(test)
     probe = SentimentProbe(seed=seed).fit(X, y, X_val, y_val)
-    unit = UnitProbe.fit(X, y, X_val, y_val) if len(probe.classes_) == 2 else None
+    unit = UnitProbe().fit(X, y, X_val, y_val) if len(probe.classes_) == 2 else None
     predicted, probability = probe.predict(X_test), probe.predict_proba(X_test)
     data = {name: _describe(part) for name, part in (("train", train), ("val", val), ("test", test))}
     key = {"schema": SCHEMA_VERSION, "model": loaded.model_hash, "options": options, "data": data, "seed": seed}
@@ -208,7 +202,7 @@ def run_transfer(
     summary["seconds"] = round(time.perf_counter() - started, 2)
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    unit_values = X_test[:, unit.index] if unit else None
+    unit_values = X_test[:, unit.index_] if unit else None
     write_atomic(predictions, _predictions_csv(test, train.classes, predicted, probability, unit_values))
     about = {
         "task": task,
@@ -313,11 +307,11 @@ def _plots(
     test: LabelledData,
 ) -> None:
     task = summary["task"]
-    best = unit.index if unit else None
+    best = unit.index_ if unit else None
     probe_weights(probe.coef_[-1], folder / f"{task}-probe-weights.png", best_unit=best)
     if unit and test.labels is not None:
         subtitle = f"test accuracy {summary['unit']['accuracy']:.3f} with one threshold"
         unit_histogram(
-            X_test[:, unit.index], test.labels, test.classes, folder / f"{task}-unit-histogram.png",
-            unit=unit.index, threshold=unit.threshold, subtitle=subtitle,
+            X_test[:, unit.index_], test.labels, test.classes, folder / f"{task}-unit-histogram.png",
+            unit=unit.index_, threshold=unit.threshold_, subtitle=subtitle,
         )  # fmt: skip

@@ -32,7 +32,7 @@ def test_every_number_is_that_of_its_part(run_dir: Path, splits: Splits) -> None
     result = run_transfer(loaded, *splits, out_dir=run_dir, task="shop", progress=False)
     X, X_val, X_test = (featurize(loaded.model, part.texts, progress=False) for part in splits)
     probe = SentimentProbe().fit(X, train.labels, X_val, val.labels)
-    unit = UnitProbe.fit(X, train.labels, X_val, val.labels)
+    unit = UnitProbe().fit(X, train.labels, X_val, val.labels)
     tfidf = TfidfBaseline.fit(train.texts, train.labels, val.texts, val.labels).predict(test.texts)
     summary = result.summary
     expected = {
@@ -47,7 +47,7 @@ def test_every_number_is_that_of_its_part(run_dir: Path, splits: Splits) -> None
         }, name
     assert summary["probe_minus_tfidf"] == paired_difference(probe.predict(X_test), tfidf, test.labels).to_dict()
     assert (summary["probe"]["C"], summary["probe"]["n_nonzero"]) == (probe.C_, probe.n_nonzero_)
-    assert (summary["unit"]["index"], summary["unit"]["sign"]) == (unit.index, unit.sign)
+    assert (summary["unit"]["index"], summary["unit"]["sign"]) == (unit.index_, unit.sign_)
     assert summary["model"]["hash"] == loaded.model_hash and summary["model"]["tokens"] == 6400
     assert summary["data"]["train"]["per_class"] == {"negative": 60, "positive": 60}
     assert summary["probe"]["accuracy"] > 0.8  # or the fixture proves nothing
