@@ -84,6 +84,36 @@ def check_validation(estimator: Any, X_val: Any, y_val: Any, dtype: Any) -> tupl
     return X_val, y_val
 
 
+def check_indicators(estimator: Any, X: Any, Y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Features (n, H) and 0 or 1 for each of K labels (n, K).
+
+    Raises:
+        ValueError: What scikit-learn refuses, values other than 0 and 1, or features that are not finite.
+    """
+    name = "training" if reset else "validation"
+    X, Y = _validate(
+        estimator, X, Y, reset=reset, dtype=np.float64, order="C", ensure_all_finite=False, multi_output=True
+    )
+    Y = np.asarray(Y)
+    if Y.ndim != 2 or not np.isin(Y, (0, 1)).all():
+        raise ValueError(f"the {name} labels have to be 0 or 1 in an array (rows, labels), not {Y.dtype} {Y.shape}")
+    return _finite(X, name), Y.astype(np.int64)
+
+
+def check_numbers(estimator: Any, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Features (n, H) and numbers (n,) of a regression.
+
+    Raises:
+        ValueError: What scikit-learn refuses, fewer than two rows to train on, or values that are not finite.
+    """
+    name = "training" if reset else "validation"
+    X, y = _validate(
+        estimator, X, y, reset=reset, dtype=np.float64, ensure_all_finite=False, y_numeric=True,
+        ensure_min_samples=2 if reset else 1,
+    )  # fmt: skip
+    return _finite(X, name), np.asarray(y, dtype=np.float64)
+
+
 def check_given(estimator: Any, X: Any, name: str, dtype: Any) -> np.ndarray:
     """Features (n, H) for a fitted estimator.
 

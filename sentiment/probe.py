@@ -5,16 +5,12 @@ Features come from `featurize.py`; what is reported about a probe is put togethe
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import sklearn
-from safetensors.numpy import load_file, save
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
@@ -22,10 +18,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from .calibration import CALIBRATIONS, Calibration, CalibrationKind, class_probabilities, fit_calibration
 from .checks import check_given, check_training, check_validation, holdout_mask
+from .probe_file import PROBE_KIND, read_probe, write_probe
+from .probe_file import write_atomic as write_atomic
+from .probe_file import write_json as write_json
 
 PUBLISHED_CS = tuple(2.0**power for power in range(-8, 1))
-SCHEMA_VERSION = 1
-PROBE_KIND = "l1-logistic-regression"
 CRITERIA = ("accuracy", "log_loss")
 # `penalty=` is deprecated from scikit-learn 1.8 on, where l1_ratio=1 means the same.
 _NEW_SKLEARN = tuple(int(part) for part in sklearn.__version__.split(".")[:2]) >= (1, 8)
@@ -113,10 +110,15 @@ class SentimentProbe(ClassifierMixin, BaseEstimator):
             if not held.any():
                 raise ValueError(f"the training data has {len(y)} rows, none of which can be held out to choose C")
             self._choose(X[~held], y[~held], X[held], y[held])
-            self.coef_, self.intercept_, self.n_iter_ = self._fit_one(X, y, self.C_)
-            self.converged_ = self.n_iter_ < self.max_iter
-            return self
+            return self.refit(X, y)
         self._choose(X, y, *check_validation(self, X_val, y_val, np.float64))
+        return self
+
+    def refit(self, X: np.ndarray, y: np.ndarray) -> SentimentProbe:
+        """Fits the chosen C once more on other rows of the same classes; C and calibration stay as they are."""
+        X, y = check_validation(self, X, y, np.float64)
+        self.coef_, self.intercept_, self.n_iter_ = self._fit_one(X, y, self.C_)
+        self.converged_ = self.n_iter_ < self.max_iter
         return self
 
     def _check_options(self) -> None:
@@ -206,12 +208,8 @@ class SentimentProbe(ClassifierMixin, BaseEstimator):
             path: The JSON file; its folder is made.
             about: What the probe belongs to (model hash, feature options, class names), JSON-able.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
         calibration = self.calibration_
-        weights = save({"coef": np.ascontiguousarray(self.coef_), "intercept": self.intercept_})
         content = {
-            "schema_version": SCHEMA_VERSION,
-            "kind": PROBE_KIND,
             "C": self.C_,
             **self.get_params(),
             "converged": self.converged_,
@@ -220,11 +218,8 @@ class SentimentProbe(ClassifierMixin, BaseEstimator):
             "validation_accuracy": self.validation_accuracy_,
             "n_nonzero": self.n_nonzero_,
             "labels": self.classes_.tolist(),
-            "weights_sha256": hashlib.sha256(weights).hexdigest(),
-            "about": about,
         }
-        write_atomic(path.with_suffix(".safetensors"), weights)
-        write_json(path, content)
+        write_probe(path, PROBE_KIND, {"coef": self.coef_, "intercept": self.intercept_}, content, about)
 
     @classmethod
     def load(cls, path: Path) -> tuple[SentimentProbe, dict[str, Any]]:
@@ -233,24 +228,7 @@ class SentimentProbe(ClassifierMixin, BaseEstimator):
         Raises:
             ValueError: A file that is not such a probe, or weights that are not the ones it was written with.
         """
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            weights_path = path.with_suffix(".safetensors")
-            digest = hashlib.sha256(weights_path.read_bytes()).hexdigest()
-            version, expected, kind = content["schema_version"], content["weights_sha256"], content["kind"]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is not a probe written by bigbatch transfer ({error!r}); run it again") from None
-        if version != SCHEMA_VERSION:
-            raise ValueError(
-                f"{path} has schema version {version}, this release reads {SCHEMA_VERSION}; run transfer again"
-            )
-        if kind != PROBE_KIND:
-            raise ValueError(f"{path} holds a probe of kind {kind}, not one that gives each text one label")
-        if digest != expected:
-            raise ValueError(
-                f"{weights_path} is damaged or of another probe than {path.name}; run bigbatch transfer again"
-            )
-        tensors = load_file(weights_path)
+        content, tensors = read_probe(path, PROBE_KIND)
         # A probe of an earlier version lacks the parameters that came later: it has their defaults.
         parameters: dict[str, Any] = {name: content[name] for name in cls().get_params() if name in content}
         probe = cls(**{**parameters, "Cs": tuple(content["Cs"])})
@@ -261,19 +239,3 @@ class SentimentProbe(ClassifierMixin, BaseEstimator):
         probe.calibration_ = fitted and Calibration(**{name: np.array(values) for name, values in fitted.items()})
         probe.n_features_in_ = probe.coef_.shape[1]
         return probe, content["about"]
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Writes JSON so that a reader sees the whole file or the old one."""
-    write_atomic(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Writes bytes beside `path` and renames; a disk that fills up leaves nothing behind."""
-    partial = path.with_name(path.name + ".tmp")
-    try:
-        partial.write_bytes(data)
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise

@@ -52,7 +52,7 @@ def test_every_number_is_that_of_its_part(run_dir: Path, splits: Splits) -> None
     assert summary["data"]["train"]["per_class"] == {"negative": 60, "positive": 60}
     assert summary["probe"]["accuracy"] > 0.8  # or the fixture proves nothing
     lines = result.table().splitlines()
-    assert len(lines) == 6 and f"{summary['probe']['accuracy']:.4f}" in lines[1]
+    assert len(lines) == 10 and f"{summary['probe']['accuracy']:.4f}" in lines[1]
 
 
 def test_files_of_the_run_folder(run_dir: Path, splits: Splits) -> None:
@@ -109,7 +109,7 @@ def test_three_classes_have_no_single_unit(run_dir: Path, three_classes: dict[st
     assert result.unit is None and result.summary["unit"] is None
     assert result.probability.shape == (150, 3) and result.summary["probe"]["accuracy"] > 0.5
     assert not (run_dir / "plots" / "sentiment-unit-histogram.png").exists()
-    assert len(result.table().splitlines()) == 5 and "\nunit" not in result.table()
+    assert len(result.table().splitlines()) == 9 and "\nunit" not in result.table()
 
 
 def test_bad_input_is_one_clear_line_and_writes_nothing(run_dir: Path, splits: Splits) -> None:
