@@ -22,7 +22,9 @@ _PUBLIC = {
     "TokenStore": "bigbatch.data.token_store",
     "load_labelled": "bigbatch.data.labelled",
     "featurize": "bigbatch.sentiment.featurize",
+    "MLSTMFeaturizer": "bigbatch.sentiment.estimators",
     "SentimentProbe": "bigbatch.sentiment.probe",
+    "UnitProbe": "bigbatch.sentiment.units",
     "Classifier": "bigbatch.sentiment.classify",
     "publish": "bigbatch.sentiment.publish",
 }

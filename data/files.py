@@ -52,7 +52,7 @@ class SourceReport:
         undecodable_bytes: Bytes that are not valid UTF-8; they were kept.
         source_bytes: Bytes read from disk (compressed, where a file is).
         text_bytes: Bytes after decompression; for parquet the bytes on disk.
-        columns: Text and label column taken from each file.
+        columns: Text and label column (or columns) taken from each file.
         messages: Lines for the user, such as which column was guessed.
     """
 
@@ -62,7 +62,7 @@ class SourceReport:
     undecodable_bytes: int = 0
     source_bytes: int = 0
     text_bytes: int = 0
-    columns: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    columns: dict[str, tuple[str | None, str | tuple[str, ...] | None]] = field(default_factory=dict)
     messages: list[str] = field(default_factory=list)
 
     def summary(self) -> str:

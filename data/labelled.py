@@ -8,7 +8,8 @@ Rules, in this order:
   (-1/0/1, say) are three classes.
 - Anything else: classes in sorted order, numbers by value.
 
-Reading and the guess of the columns are `sources.py`.
+Several labels for each text, and numbers in place of classes, are `targets.py`. Reading and the guess of the columns
+are `sources.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .sources import iter_rows
 
 STAR_COLUMNS = ("overall", "stars", "rating", "star_rating")
 SENTIMENT: tuple[str, ...] = ("negative", "positive")
-MAX_CLASSES = 100
+MAX_CLASSES, MIN_ROWS_PER_CLASS = 100, 5  # more classes than that need so many rows each, or they are no classes
 
 _POLARITY = {
     "0": 0, "-1": 0, "neg": 0, "negative": 0, "false": 0,
@@ -40,8 +41,9 @@ class LabelledData:
 
     Attributes:
         texts: Texts as found, uncleaned.
-        labels: Class of each text, int64 (n,); None for unlabelled data.
-        classes: Class names by number; empty for unlabelled data.
+        labels: Class of each text, int64 (n,); None for unlabelled data. From `targets.py`: 0 or 1 for each of K labels,
+            int64 (n, K), or numbers, fp64 (n,).
+        classes: Class names by number, or the K label names; empty for unlabelled data and for numbers.
         report: What reading found.
         messages: Lines for the user: columns that were guessed, rows that were dropped.
         rows: Number of each text in its file, as `sources.Row.number`.
@@ -94,8 +96,8 @@ def load_labelled(
     names = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     where = ", ".join(os.fspath(name) for name in names)
     rows = list(iter_rows(names, text_key, label_key, on_bad_row, report))
-    texts, raw = [row.text for row in rows], [_normalised(row.label) for row in rows]
-    label_columns = {label for _, label in report.columns.values() if label is not None}
+    texts, raw = [row.text for row in rows], [normalised(row.label) for row in rows]
+    label_columns = {label for _, label in report.columns.values() if isinstance(label, str)}
     labelled = [i for i, value in enumerate(raw) if value is not None]
     if not labelled:
         if allow_unlabelled:
@@ -125,7 +127,7 @@ def load_labelled(
     return LabelledData(texts, labels, names_of_classes, report, messages, found, dropped, without, scale)
 
 
-def _normalised(value: Any) -> str | float | None:
+def normalised(value: Any) -> str | float | None:
     """A label as a float where it is a number, else as a string; None if there is none."""
     if value is None:
         return None
@@ -161,10 +163,11 @@ def _classify(
         meaning = {value: SENTIMENT[number or 0] for value, number in polarity.items()}
         ordered = list(SENTIMENT)
     else:
-        if classes is None and len(distinct) > MAX_CLASSES:
+        if classes is None and len(distinct) > max(MAX_CLASSES, len(values) / MIN_ROWS_PER_CLASS):
             raise ValueError(
-                f"{where}: column {', '.join(sorted(columns))} has {len(distinct):,} different values, "
-                f"more than the {MAX_CLASSES} classes allowed: choose another with --label-key"
+                f"{where}: column {', '.join(sorted(columns))} has {len(distinct):,} different values in "
+                f"{len(values):,} rows, too many for classes (more than {MAX_CLASSES}, and under {MIN_ROWS_PER_CLASS} rows "
+                "each): choose another with --label-key"
             )
         meaning = {value: _name(value) for value in distinct}
         ordered = [meaning[v] for v in sorted(distinct, key=lambda value: (isinstance(value, str), value))]

@@ -1,15 +1,19 @@
-"""Intervals that belong to an accuracy: Wilson's for one classifier, Newcombe's paired one for a difference.
+"""Intervals and tests that belong to a score: Wilson's for an accuracy, Newcombe's and McNemar's for a pair, a bootstrap.
 
-Both are closed forms, so a number and its interval never depend on a seed. They assume items drawn independently.
+The first three are closed forms, so an accuracy and its interval never depend on a seed. The bootstrap is for scores
+that are no share (F1, MCC, ...); its seed is an argument. All assume items drawn independently.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import NormalDist
 
 import numpy as np
+
+_BLOCK_ELEMENTS = 2**22  # resampling weights drawn at once
 
 
 def _z(confidence: float) -> float:
@@ -126,3 +130,68 @@ def _correlation(both: int, only_a: int, only_b: int, neither: int) -> float:
     if determinant > 0:
         determinant = max(determinant - n / 2, 0)
     return determinant / math.sqrt(margins)
+
+
+def mcnemar_exact(only_a: int, only_b: int) -> float:
+    """Exact two-sided p-value that two classifiers err equally often, from the items that one alone has right.
+
+    Under the hypothesis each such item is a fair coin: the p-value is twice the smaller tail of the binomial
+    distribution, at most 1.
+
+    Source:
+        McNemar 1947; the exact form as in Agresti, Categorical Data Analysis, section 10.1.
+    """
+    assert only_a >= 0 and only_b >= 0
+    n, least = only_a + only_b, min(only_a, only_b)
+    # Logarithms, as 2**-n underflows from n = 1075 on.
+    log_choose = [math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) for k in range(least + 1)]
+    tail = math.fsum(math.exp(value - n * math.log(2)) for value in log_choose)
+    return min(1.0, 2 * tail)
+
+
+def bootstrap_interval(
+    contributions: np.ndarray,
+    statistic: Callable[[np.ndarray], np.ndarray],
+    *,
+    confidence: float = 0.95,
+    repeats: int = 2000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Percentile interval of a statistic that is a function of sums over items.
+
+    Items are drawn with replacement, n of n, `repeats` times; counts of true positives, squared errors and the like are
+    such sums, so that a resample is a row of a matrix product and the statistic is computed for all resamples at once.
+
+    Args:
+        contributions: What each item adds, shape (n, M).
+        statistic: From sums of shape (R, M) to values of shape (R,).
+        confidence: Coverage of the interval.
+        repeats: Resamples R.
+        seed: Of the draws.
+
+    Raises:
+        ValueError: No items.
+
+    Source:
+        Efron 1979; Efron and Tibshirani 1993, section 13.3.
+    """
+    contributions = np.asarray(contributions, dtype=np.float64)
+    n = len(contributions)
+    if n < 1:
+        raise ValueError("an interval needs at least one item; the labelled set is empty")
+    assert 0 < confidence < 1
+    generator = np.random.default_rng(seed)
+    distinct, sizes = np.unique(contributions, axis=0, return_counts=True)
+    few = 4 * len(distinct) <= n  # counts: as many kinds of items as cells in a confusion matrix, drawn as such
+    width = len(distinct) if few else n
+    block, values = max(1, _BLOCK_ELEMENTS // width), []
+    for start in range(0, repeats, block):
+        rows = min(block, repeats - start)
+        if few:
+            weights = generator.multinomial(n, sizes / n, size=rows)
+        else:
+            drawn = generator.integers(n, size=(rows, n)) + n * np.arange(rows)[:, None]
+            weights = np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n)
+        values.append(statistic(weights @ (distinct if few else contributions)))
+    low, high = np.quantile(np.concatenate(values), [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)

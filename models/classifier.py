@@ -110,7 +110,10 @@ class TextClassifier(nn.Module):
 
     def score(self, state: RecurrentState) -> Tensor:
         """Scores (B, heads, K) in fp32 from the encoder's final state."""
-        features = (state.cell if self.config.head.state == "cell" else state.hidden)[-1]
+        return self.score_features((state.cell if self.config.head.state == "cell" else state.hidden)[-1])
+
+    def score_features(self, features: Tensor) -> Tensor:
+        """Scores (B, heads, K) in fp32 from features (B, H)."""
         return torch.stack([head(features.to(head.last.weight.dtype)) for head in self._heads()], dim=1).float()
 
     def _heads(self) -> list[Head]:

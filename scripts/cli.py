@@ -18,6 +18,7 @@ COMMANDS = {
     "demo": "the whole pipeline on a corpus it writes itself: train, transfer, report.html",
     "prepare": "turn CSV, JSONL, Parquet or text files into a token store",
     "train": "train a byte language model (mLSTM or LSTM), on one process or several",
+    "finetune": "fine-tune a trained model with a head on labelled texts, and score it",
     "evaluate": "bits per character of a trained model on held-out text",
     "transfer": "probe a trained model's features for sentiment, with intervals and baselines",
     "classify": "label and probability for text, a file or standard input",

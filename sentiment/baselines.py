@@ -15,7 +15,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 
 from ..data.cleaning import clean_review
-from .probe import check_labels, logistic_regression
+from .checks import check_labels
+from .probe import logistic_regression
 
 logger = logging.getLogger(__name__)
 

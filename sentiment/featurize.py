@@ -1,6 +1,7 @@
 """Turns texts into features: the recurrent state a byte language model has after reading each one.
 
-The feature is the state after the last byte of the cleaned text, which is a space. Texts are read in order of length,
+The feature is the state after the last byte of the cleaned text, which is a space, or its mean or maximum over all bytes
+(`pooling.py`). Texts are read in order of length,
 in batches that lose a row when its text ends, and in windows of limited length with the state carried over: next to
 nothing is spent on padding, and memory does not grow with the longest text. Training the model and what is done with
 the features (probes, single units) lie elsewhere.
@@ -17,24 +18,29 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 from torch import nn
 from tqdm import tqdm
 
 from ..data.cleaning import clean_review
+from .pooling import POOLINGS, Pooling, StatePool
 
 logger = logging.getLogger(__name__)
 
 StateKind = Literal["cell", "hidden"]
 Transform = Literal["raw", "tanh"]
-CACHE_FORMAT = 1
+STATES, TRANSFORMS = ("cell", "hidden"), ("raw", "tanh")
+CACHE_FORMAT = 2
 WINDOW_ELEMENTS = 2**24  # states kept per window: time steps * rows * units, 64 MB in fp32
 MIN_WINDOW, MAX_WINDOW = 4, 256
 MIN_ROWS = 8  # see above
@@ -47,6 +53,7 @@ def featurize(
     state: StateKind = "cell",
     transform: Transform = "raw",
     layer: int = -1,
+    pooling: Pooling = "last",
     batch_size: int = 128,
     cache_dir: str | Path | None = None,
     model_hash: str | None = None,
@@ -61,6 +68,8 @@ def featurize(
         state: "cell" (the published feature) or "hidden".
         transform: "raw" (as OpenAI's released code reads the cell) or "tanh" (as its paper says).
         layer: Which layer of a stack; -1 is the last.
+        pooling: "last" (the published feature), or "mean" or "max" of the transformed states over all bytes of the
+            cleaned text, padding left out; of the last layer only.
         batch_size: Rows read at once; speed only.
         cache_dir: Folder of cached features; None for no cache. A file is named by the hash of model, texts and
             options, so features of another model or text cannot be taken for these.
@@ -73,28 +82,32 @@ def featurize(
         Features in the order of `texts`, shape (n, H), float32.
 
     Raises:
-        ValueError: An unknown option, a layer that the model lacks, a model that does not read bytes, or `int8` on a
+        ValueError: An unknown option, a layer that the model lacks or that cannot be pooled, a single string instead of
+            texts, something that is no string, a model that does not read bytes, or `int8` on a
             machine without such products.
 
     Source:
         Radford et al. 2017, section 3; https://github.com/openai/generating-reviews-discovering-sentiment.
     """
-    layer = _check_options(model, state, transform, layer, batch_size)
-    cleaned = [clean_review(text) for text in texts]
-    path = None
+    layer = _check_options(model, state, transform, layer, batch_size, pooling)
+    cleaned = [clean_review(text) for text in check_texts(texts)]
+    path, key = None, ""
     if cache_dir is not None:
         options = {"state": state, "transform": transform, "layer": layer, "format": CACHE_FORMAT}
         options |= {"int8": True} if int8 else {}
-        path = Path(cache_dir) / f"features-{_cache_key(cleaned, model_hash or hash_model(model), options)}.npy"
-        features = _read_cache(path, (len(cleaned), int(_config(model).hidden_size)))
+        options |= {"pooling": pooling} if pooling != "last" else {}
+        key = _cache_key(cleaned, model_hash or hash_model(model), options)
+        path = Path(cache_dir) / f"features-{key}.safetensors"
+        features = _read_cache(path, key, (len(cleaned), int(_config(model).hidden_size)))
         if features is not None:
             logger.info("features of %d texts read from %s", len(cleaned), path)
             return features
-    features = _final_states(model, cleaned, state, layer, batch_size, progress, int8)
-    if transform == "tanh":
+    pool = None if pooling == "last" else partial(StatePool, pooling, transform == "tanh")
+    features = _read_texts(model, cleaned, state, layer, batch_size, progress, int8, pool)
+    if transform == "tanh" and pooling == "last":
         np.tanh(features, out=features)
     if path is not None:
-        _write_cache(path, features)
+        _write_cache(path, key, features)
     return features
 
 
@@ -137,6 +150,20 @@ def cell_trace(
     return np.tanh(trace) if transform == "tanh" else trace
 
 
+def check_texts(texts: Sequence[str]) -> Sequence[str]:
+    """The texts as they are.
+
+    Raises:
+        ValueError: One string, whose letters would be taken for texts, or something among them that is no string.
+    """
+    if isinstance(texts, (str, bytes)):
+        raise ValueError("a single text was given where a list of texts is expected; write [text]")
+    for row, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(f"text {row} is no string but {type(text).__name__}; drop it or turn it into text first")
+    return texts
+
+
 def hash_model(model: nn.Module) -> str:
     """SHA-256 over the configuration and all weights (names, shapes, dtypes, bytes), as hexadecimal digits."""
     digest = hashlib.sha256(json.dumps(asdict(_config(model)), sort_keys=True).encode())
@@ -161,9 +188,12 @@ def _config(model: nn.Module) -> Any:
     return model.config
 
 
-def _check_options(model: nn.Module, state: str, transform: str, layer: int, batch_size: int) -> int:
+def _check_options(
+    model: nn.Module, state: str, transform: str, layer: int, batch_size: int, pooling: str = "last"
+) -> int:
     """Checks the options; returns the layer counted from 0."""
-    for name, value, known in (("state", state, ("cell", "hidden")), ("transform", transform, ("raw", "tanh"))):
+    choices = {"state": (state, STATES), "transform": (transform, TRANSFORMS), "pooling": (pooling, POOLINGS)}
+    for name, (value, known) in choices.items():
         if value not in known:
             raise ValueError(f"{name} is {value!r}; choose one of {', '.join(known)}")
     if batch_size < 1:
@@ -175,7 +205,10 @@ def _check_options(model: nn.Module, state: str, transform: str, layer: int, bat
         raise ValueError(
             f"layer {layer} does not exist: the model has {config.num_layers} (0 is the first, -1 the last)"
         )
-    return layer % config.num_layers
+    layer %= config.num_layers
+    if pooling != "last" and layer != config.num_layers - 1:
+        raise ValueError(f"pooling {pooling} reads the last layer, {config.num_layers - 1}; layer is {layer}")
+    return layer
 
 
 @contextmanager
@@ -198,8 +231,15 @@ def _encode(model: nn.Module, tokens: torch.Tensor, state: Any, lengths: torch.T
     return model.encode(tokens, state=state, lengths=lengths, **options)  # type: ignore[operator]
 
 
-def _final_states(
-    model: nn.Module, cleaned: list[bytes], kind: StateKind, layer: int, batch_size: int, progress: bool, int8: bool
+def _read_texts(
+    model: nn.Module,
+    cleaned: list[bytes],
+    kind: StateKind,
+    layer: int,
+    batch_size: int,
+    progress: bool,
+    int8: bool,
+    make_pool: Callable[[], StatePool] | None,
 ) -> np.ndarray:
     features = np.empty((len(cleaned), _config(model).hidden_size), dtype=np.float32)
     lengths = np.array([len(data) for data in cleaned], dtype=np.int64)
@@ -212,14 +252,23 @@ def _final_states(
     with bar, _evaluating(model, int8):
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
-            for done, state in _read_batch(model, [cleaned[row] for row in rows], bar):
+            pool = make_pool() if make_pool else None
+            for done, state in _read_batch(model, [cleaned[row] for row in rows], bar, kind, pool):
+                if pool is not None:
+                    features[rows[done]] = pool.take(done)
+                    continue
                 values = (state.cell if kind == "cell" else state.hidden)[layer]
                 features[rows[done]] = values.float().cpu().numpy()
     return features
 
 
-def _read_batch(model: nn.Module, batch: list[bytes], bar: tqdm) -> Iterator[tuple[slice, Any]]:
-    """Reads texts sorted from long to short; yields (rows that have ended, their state) window by window."""
+def _read_batch(
+    model: nn.Module, batch: list[bytes], bar: tqdm, kind: StateKind = "cell", pool: StatePool | None = None
+) -> Iterator[tuple[slice, Any]]:
+    """Reads texts sorted from long to short; yields (rows that have ended, their state) window by window.
+
+    What lies in between goes to `pool`, if there is one.
+    """
     device = next(model.parameters()).device
     lengths = np.array([len(data) for data in batch], dtype=np.int64)
     window = _window_length(model, max(len(batch), MIN_ROWS))
@@ -238,7 +287,10 @@ def _read_batch(model: nn.Module, batch: list[bytes], bar: tqdm) -> Iterator[tup
         held = None
         if left.min() < width:
             held = torch.from_numpy(np.pad(left, (0, len(tokens) - alive))).to(device)
-        _, state = _encode(model, torch.from_numpy(tokens).to(device), state, held)
+        wanted = {"return_cells": True} if pool is not None and kind == "cell" else {}
+        hidden, state, *cells = _encode(model, torch.from_numpy(tokens).to(device), state, held, **wanted)
+        if pool is not None:
+            pool.add((cells[0] if cells else hidden)[:alive], left)
         bar.update(int(left.sum()))
         position += width
         still = int(np.count_nonzero(lengths > position))
@@ -256,13 +308,18 @@ def _cache_key(cleaned: list[bytes], model_hash: str, options: dict[str, Any]) -
     return digest.hexdigest()
 
 
-def _read_cache(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
+def _read_cache(path: Path, key: str, shape: tuple[int, int]) -> np.ndarray | None:
+    """Cached features; None, with a warning, for a file that is damaged or, whatever its name, of another question."""
     if not path.is_file():
         return None
     try:
-        features = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+        with safe_open(path, framework="numpy") as file:
+            found, features = (file.metadata() or {}).get("key"), file.get_tensor("features")
+    except (SafetensorError, OSError) as error:
         logger.warning("the cached features in %s cannot be read (%s) and are computed again", path, error)
+        return None
+    if found != key:
+        logger.warning("the cached features in %s are of another model or other texts and are computed again", path)
         return None
     if features.shape != shape or features.dtype != np.float32:
         logger.warning("the cached features in %s have another shape and are computed again", path)
@@ -270,17 +327,17 @@ def _read_cache(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
     return features
 
 
-def _write_cache(path: Path, features: np.ndarray) -> None:
+def _write_cache(path: Path, key: str, features: np.ndarray) -> None:
     """Writes beside the target and renames, so that a reader sees a whole file or none."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+        os.close(handle)
         try:
-            with os.fdopen(handle, "wb") as file:
-                np.save(file, features, allow_pickle=False)
+            save_file({"features": features}, name, metadata={"key": key})
             os.replace(name, path)
         except BaseException:
             os.unlink(name)
             raise
-    except OSError as error:  # the features are good without their cache
+    except (OSError, SafetensorError) as error:  # the features are good without their cache
         logger.warning("features could not be cached in %s: %s", path.parent, error)

@@ -5,22 +5,25 @@ Features come from `featurize.py`; what is reported about a probe is put togethe
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import sklearn
-from safetensors.numpy import load_file, save
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
+from sklearn.utils.validation import check_is_fitted
+
+from .calibration import CALIBRATIONS, Calibration, CalibrationKind, class_probabilities, fit_calibration
+from .checks import check_given, check_training, check_validation, holdout_mask
+from .probe_file import PROBE_KIND, read_probe, write_probe
+from .probe_file import write_atomic as write_atomic
+from .probe_file import write_json as write_json
 
 PUBLISHED_CS = tuple(2.0**power for power in range(-8, 1))
-SCHEMA_VERSION = 1
+CRITERIA = ("accuracy", "log_loss")
 # `penalty=` is deprecated from scikit-learn 1.8 on, where l1_ratio=1 means the same.
 _NEW_SKLEARN = tuple(int(part) for part in sklearn.__version__.split(".")[:2]) >= (1, 8)
 
@@ -32,48 +35,22 @@ def logistic_regression(l1: bool, **options: Any) -> LogisticRegression:
     return LogisticRegression(penalty="l1" if l1 else "l2", **options)
 
 
-def check_labels(labels: np.ndarray, name: str, known: np.ndarray | None = None) -> np.ndarray:
-    """Labels as an array, if they can train (or with `known`: validate) a classifier.
+class SentimentProbe(ClassifierMixin, BaseEstimator):
+    """L1 logistic regression by liblinear; C is the one that does best on validation data.
 
-    Args:
-        labels: Labels, shape (n,).
-        name: What they belong to, for the message.
-        known: The classes of the training data; None when `labels` are these.
-
-    Raises:
-        ValueError: No labels, only one class, a class without a training example, or one that is missing.
-    """
-    labels = np.asarray(labels)
-    if labels.size == 0:
-        raise ValueError(f"the {name} data has no labelled rows; at least one of each class is needed")
-    classes = np.unique(labels)
-    if known is None:
-        if len(classes) < 2:
-            raise ValueError(f"the {name} data has labels of one class only ({classes[0]}); a probe needs at least two")
-        return labels
-    unknown, missing = np.setdiff1d(classes, known), np.setdiff1d(known, classes)
-    if unknown.size:
-        raise ValueError(f"the {name} data has labels {_listed(unknown)}, but the training data only {_listed(known)}")
-    if missing.size:
-        raise ValueError(f"the {name} data has no row of class {_listed(missing)}; it needs some of each class")
-    return labels
-
-
-def _listed(values: np.ndarray) -> str:
-    return ", ".join(str(value) for value in values[:10])
-
-
-class SentimentProbe(BaseEstimator, ClassifierMixin):
-    """L1 logistic regression by liblinear; C is the one with the best validation accuracy.
-
-    Each C is fitted on the training data alone, and so is the final probe (as published: validation data is not added).
-    Of several equally good ones the smallest C wins, which has the fewest units. More than two classes are fitted one
-    against the rest, because liblinear has no other way. Only the fitted numbers are kept, no scikit-learn object.
+    With validation data at hand, each C is fitted on the training data alone, and so is the final probe (as published:
+    validation data is not added). `fit(X, y)` alone holds out a share of each class, chooses C and calibration on it,
+    and fits that C once more on all rows. Of several equally good ones the smallest C wins, which has the fewest units.
+    More than two classes are fitted one against the rest, because liblinear has no other way. Only the fitted numbers
+    are kept, no scikit-learn object.
 
     Args:
         Cs: Inverse strengths to choose from.
-        seed: Seed of liblinear's coordinate order.
+        seed: Seed of liblinear's coordinate order and of the share held out.
         max_iter: Limit on liblinear's iterations.
+        criterion: What C is chosen by: "accuracy" (published) or "log_loss", for classes of very unequal size.
+        calibration: "none", or how the log-odds are corrected on validation data: see `calibration.py`.
+        validation_fraction: Share that `fit(X, y)` holds out.
 
     Attributes:
         C_: The chosen C.
@@ -83,57 +60,97 @@ class SentimentProbe(BaseEstimator, ClassifierMixin):
         n_nonzero_: Units with a weight other than zero in any class.
         validation_accuracy_: For each C, in the order of `Cs`.
         converged_: False if liblinear stopped at `max_iter` for the chosen C.
+        n_iter_: liblinear's iterations for the chosen C, the most of any class.
+        calibration_: `Calibration`, or None; applied by `decision_function`, `predict` and `predict_proba` alike.
+        n_features_in_: H.
 
     Source:
         Radford et al. 2017; `train_with_reg_cv` of openai/generating-reviews-discovering-sentiment.
     """
 
-    def __init__(self, Cs: tuple[float, ...] = PUBLISHED_CS, seed: int = 42, max_iter: int = 1000) -> None:
+    n_features_in_: int  # set by scikit-learn
+
+    def __init__(
+        self,
+        Cs: tuple[float, ...] = PUBLISHED_CS,
+        seed: int = 42,
+        max_iter: int = 1000,
+        criterion: str = "accuracy",
+        calibration: CalibrationKind = "none",
+        validation_fraction: float = 0.2,
+    ) -> None:
         self.Cs = Cs
         self.seed = seed
         self.max_iter = max_iter
+        self.criterion = criterion
+        self.calibration: CalibrationKind = calibration
+        self.validation_fraction = validation_fraction
 
-    def fit(self, X: np.ndarray, y: np.ndarray, X_val: np.ndarray, y_val: np.ndarray) -> SentimentProbe:
-        """Fits on (X, y), chooses C by accuracy on (X_val, y_val).
+    def fit(
+        self, X: np.ndarray, y: np.ndarray, X_val: np.ndarray | None = None, y_val: np.ndarray | None = None
+    ) -> SentimentProbe:
+        """Fits on (X, y), chooses C and calibration on (X_val, y_val), or on a share of (X, y) held out.
 
         Args:
             X: Features, shape (n, H).
             y: Labels, shape (n,), of at least two classes.
-            X_val: Validation features, shape (m, H).
+            X_val: Validation features, shape (m, H); None holds a share out.
             y_val: Validation labels, of the same classes.
 
         Raises:
-            ValueError: Labels of one class, an empty grid, a validation set that lacks a class, or values that are not
-                finite.
+            ValueError: Labels of one class, an empty grid, a validation set that lacks a class, values that are not
+                finite, an unknown criterion or calibration.
         """
-        if not len(self.Cs) or min(self.Cs) <= 0:
-            raise ValueError(f"the grid of C is {tuple(self.Cs)}: it needs at least one value, all above 0")
-        y = check_labels(y, "training")
-        self.classes_ = np.unique(y)
-        y_val = check_labels(y_val, "validation", self.classes_)
-        for name, values in (("training", X), ("validation", X_val)):
-            if not np.isfinite(values).all():
-                raise ValueError(
-                    f"the {name} features hold values that are not finite; was the model's training stable?"
-                )
+        self._check_options()
         # liblinear computes in fp64; converting once here instead of at every C saves time, not accuracy.
-        X = np.asarray(X, dtype=np.float64, order="C")
-        self.validation_accuracy_ = []
-        best = -1.0
-        for C in sorted(self.Cs):
-            coef, intercept, converged = self._fit_one(X, y, C)
-            accuracy = float(np.mean(self._predict(X_val, coef, intercept) == y_val))
-            self.validation_accuracy_.append(accuracy)
-            if accuracy > best:
-                best, self.C_, self.converged_ = accuracy, float(C), converged
-                self.coef_, self.intercept_ = coef, intercept
-        by_c = dict(zip(sorted(self.Cs), self.validation_accuracy_))
-        self.validation_accuracy_ = [by_c[C] for C in self.Cs]
+        X, y = check_training(self, X, y, np.float64)
+        self.classes_ = np.unique(y)
+        if X_val is None:
+            held = holdout_mask(y, self.validation_fraction, self.seed)
+            if not held.any():
+                raise ValueError(f"the training data has {len(y)} rows, none of which can be held out to choose C")
+            self._choose(X[~held], y[~held], X[held], y[held])
+            return self.refit(X, y)
+        self._choose(X, y, *check_validation(self, X_val, y_val, np.float64))
         return self
 
-    def _fit_one(self, X: np.ndarray, y: np.ndarray, C: float) -> tuple[np.ndarray, np.ndarray, bool]:
+    def refit(self, X: np.ndarray, y: np.ndarray) -> SentimentProbe:
+        """Fits the chosen C once more on other rows of the same classes; C and calibration stay as they are."""
+        X, y = check_validation(self, X, y, np.float64)
+        self.coef_, self.intercept_, self.n_iter_ = self._fit_one(X, y, self.C_)
+        self.converged_ = self.n_iter_ < self.max_iter
+        return self
+
+    def _check_options(self) -> None:
+        if not len(self.Cs) or min(self.Cs) <= 0:
+            raise ValueError(f"the grid of C is {tuple(self.Cs)}: it needs at least one value, all above 0")
+        if self.criterion not in CRITERIA:
+            raise ValueError(f"criterion is {self.criterion!r}; choose one of {', '.join(CRITERIA)}")
+        if self.calibration not in CALIBRATIONS:
+            raise ValueError(f"calibration is {self.calibration!r}; choose one of {', '.join(CALIBRATIONS)}")
+
+    def _choose(self, X: np.ndarray, y: np.ndarray, X_val: np.ndarray, y_val: np.ndarray) -> None:
+        """Fits every C on (X, y), keeps the best on (X_val, y_val), calibrates it there."""
+        targets = np.searchsorted(self.classes_, y_val)
+        best, accuracies, self.calibration_ = -np.inf, {}, None
+        for C in sorted(self.Cs):
+            coef, intercept, n_iter = self._fit_one(X, y, C)
+            scores = self._decide(X_val, coef, intercept)
+            accuracies[C] = quality = float(np.mean(self._labels(scores) == y_val))
+            if self.criterion == "log_loss":
+                chances = class_probabilities(scores)[np.arange(len(targets)), targets]
+                quality = float(np.mean(np.log(np.maximum(chances, 1e-300))))
+            if quality > best:
+                best, best_scores = quality, scores
+                self.C_, self.converged_, self.n_iter_ = float(C), n_iter < self.max_iter, n_iter
+                self.coef_, self.intercept_ = coef, intercept
+        self.validation_accuracy_ = [accuracies[C] for C in self.Cs]
+        self.calibration_ = fit_calibration(self.calibration, best_scores, targets)
+
+    def _fit_one(self, X: np.ndarray, y: np.ndarray, C: float) -> tuple[np.ndarray, np.ndarray, int]:
+        """Weights, intercepts and the number of iterations (the most of any class)."""
         targets = self.classes_[1:] if len(self.classes_) == 2 else self.classes_
-        coefs, intercepts, converged = [], [], True
+        coefs, intercepts, n_iter = [], [], 1
         for target in targets:
             model = logistic_regression(
                 l1=True, C=C, solver="liblinear", random_state=self.seed, max_iter=self.max_iter
@@ -141,10 +158,10 @@ class SentimentProbe(BaseEstimator, ClassifierMixin):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # reported as `converged_`
                 model.fit(X, y == target)
-            converged &= bool(np.max(model.n_iter_) < self.max_iter)
+            n_iter = max(n_iter, int(np.max(model.n_iter_)))
             coefs.append(model.coef_.ravel())
             intercepts.append(np.ravel(model.intercept_)[0])
-        return np.array(coefs), np.array(intercepts), converged
+        return np.array(coefs), np.array(intercepts), n_iter
 
     @property
     def n_nonzero_(self) -> int:
@@ -163,31 +180,26 @@ class SentimentProbe(BaseEstimator, ClassifierMixin):
         return top
 
     def decision_function(self, X: np.ndarray) -> np.ndarray:
-        """Log-odds, shape (n,) for two classes (of the second one) and (n, K) for more."""
-        return self._decide(X, self.coef_, self.intercept_)
+        """Log-odds, shape (n,) for two classes (of the second one) and (n, K) for more; calibrated if the probe is."""
+        check_is_fitted(self)
+        return self._decide(check_given(self, X, "given", np.float64), self.coef_, self.intercept_)
 
-    @staticmethod
-    def _decide(X: np.ndarray, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
-        if X.ndim != 2 or X.shape[1] != coef.shape[1]:
-            raise ValueError(f"features of shape {X.shape} given to a probe on {coef.shape[1]} units")
-        scores = np.asarray(X, dtype=np.float64) @ coef.T + intercept
+    def _decide(self, X: np.ndarray, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
+        scores = X @ coef.T + intercept
+        if self.calibration_ is not None:
+            scores = scores * self.calibration_.scale + self.calibration_.shift
         return scores[:, 0] if len(coef) == 1 else scores
 
-    def _predict(self, X: np.ndarray, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
-        scores = self._decide(X, coef, intercept)
+    def _labels(self, scores: np.ndarray) -> np.ndarray:
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Labels, shape (n,)."""
-        return self._predict(X, self.coef_, self.intercept_)
+        return self._labels(self.decision_function(X))
 
     def predict_proba(self, X: np.ndarray) -> np.ndarray:
         """Probabilities in the order of `classes_`, shape (n, K); one-against-rest ones are divided by their sum."""
-        scores = self.decision_function(X)
-        probability = np.exp(-np.logaddexp(0, -scores))  # a sigmoid without overflow
-        if probability.ndim == 1:
-            return np.stack([1 - probability, probability], axis=1)
-        return probability / probability.sum(axis=1, keepdims=True)
+        return class_probabilities(self.decision_function(X))
 
     def save(self, path: Path, about: dict[str, Any]) -> None:
         """Writes `path` (JSON, last) and the weights beside it (`.safetensors`).
@@ -196,24 +208,18 @@ class SentimentProbe(BaseEstimator, ClassifierMixin):
             path: The JSON file; its folder is made.
             about: What the probe belongs to (model hash, feature options, class names), JSON-able.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        weights = save({"coef": np.ascontiguousarray(self.coef_), "intercept": self.intercept_})
+        calibration = self.calibration_
         content = {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "l1-logistic-regression",
             "C": self.C_,
-            "Cs": list(self.Cs),
-            "seed": self.seed,
-            "max_iter": self.max_iter,
+            **self.get_params(),
             "converged": self.converged_,
+            "n_iter": self.n_iter_,
+            "fitted_calibration": calibration and {name: values.tolist() for name, values in vars(calibration).items()},
             "validation_accuracy": self.validation_accuracy_,
             "n_nonzero": self.n_nonzero_,
             "labels": self.classes_.tolist(),
-            "weights_sha256": hashlib.sha256(weights).hexdigest(),
-            "about": about,
         }
-        write_atomic(path.with_suffix(".safetensors"), weights)
-        write_json(path, content)
+        write_probe(path, PROBE_KIND, {"coef": self.coef_, "intercept": self.intercept_}, content, about)
 
     @classmethod
     def load(cls, path: Path) -> tuple[SentimentProbe, dict[str, Any]]:
@@ -222,40 +228,14 @@ class SentimentProbe(BaseEstimator, ClassifierMixin):
         Raises:
             ValueError: A file that is not such a probe, or weights that are not the ones it was written with.
         """
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            weights_path = path.with_suffix(".safetensors")
-            digest = hashlib.sha256(weights_path.read_bytes()).hexdigest()
-            version, expected = content["schema_version"], content["weights_sha256"]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is not a probe written by bigbatch transfer ({error!r}); run it again") from None
-        if version != SCHEMA_VERSION:
-            raise ValueError(
-                f"{path} has schema version {version}, this release reads {SCHEMA_VERSION}; run transfer again"
-            )
-        if digest != expected:
-            raise ValueError(
-                f"{weights_path} is damaged or of another probe than {path.name}; run bigbatch transfer again"
-            )
-        tensors = load_file(weights_path)
-        probe = cls(Cs=tuple(content["Cs"]), seed=content["seed"], max_iter=content["max_iter"])
-        probe.C_, probe.converged_ = content["C"], content["converged"]
+        content, tensors = read_probe(path, PROBE_KIND)
+        # A probe of an earlier version lacks the parameters that came later: it has their defaults.
+        parameters: dict[str, Any] = {name: content[name] for name in cls().get_params() if name in content}
+        probe = cls(**{**parameters, "Cs": tuple(content["Cs"])})
+        probe.C_, probe.converged_, probe.n_iter_ = content["C"], content["converged"], content.get("n_iter", 1)
         probe.classes_, probe.validation_accuracy_ = np.array(content["labels"]), content["validation_accuracy"]
         probe.coef_, probe.intercept_ = tensors["coef"], tensors["intercept"]
+        fitted = content.get("fitted_calibration")
+        probe.calibration_ = fitted and Calibration(**{name: np.array(values) for name, values in fitted.items()})
+        probe.n_features_in_ = probe.coef_.shape[1]
         return probe, content["about"]
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Writes JSON so that a reader sees the whole file or the old one."""
-    write_atomic(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Writes bytes beside `path` and renames; a disk that fills up leaves nothing behind."""
-    partial = path.with_name(path.name + ".tmp")
-    try:
-        partial.write_bytes(data)
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise

@@ -24,11 +24,14 @@ from ..training.metrics import read_result
 from .heatmap import Scale, Trace, fit_scale, scale_html, text_html, trace_text
 from .page import bar_rows, details, figures, interval_rows, page, table
 from .probe import write_atomic
-from .transfer import SCHEMA_VERSION, TransferResult
+from .results import SCHEMA_VERSION
+from .transfer import TransferResult
+from .transfer_heads import HEADLINES, MULTILABEL_TRANSFER, REGRESSION_TRANSFER
 
 EXAMPLE_BYTES = (60, 500)  # long enough to show a turn, short enough to read
 CAPTIONS = {
     "unit-histogram": "The best single unit after the last byte of each test text, by label.",
+    "label-efficiency": "Test accuracy over the number of training labels: mean and standard deviation over draws.",
     "probe-weights": "Weights of the L1 probe, one for each unit; those of unused units are exactly zero.",
     "training": "Bits per character while training, over characters read.",
     "precision": "The same small run in fp16 with dynamic loss scaling and in fp32.",
@@ -62,12 +65,12 @@ def choose_examples(model: nn.Module, result: TransferResult, per_group: int = 4
     wrong ones; ties in the order of the file. Confident mistakes teach more than doubtful ones.
 
     Returns:
-        None without labels, without a single unit, or when the features are not of the last layer.
+        None without labels, without a single unit, or when the features are not final states of the last layer.
     """
     test, unit, labels = result.test, result.unit, result.test.labels
     features = result.summary["features"]
     last = result.summary["model"]["config"].get("num_layers", 1) - 1
-    if labels is None or unit is None or features["layer"] not in (-1, last):
+    if labels is None or unit is None or features["layer"] not in (-1, last) or features["pooling"] != "last":
         return None
     low, high = EXAMPLE_BYTES
     fits = np.array([low <= len(clean_review(text)) <= high for text in test.texts])
@@ -85,7 +88,7 @@ def choose_examples(model: nn.Module, result: TransferResult, per_group: int = 4
         return trace_text(
             model,
             test.texts[row],
-            unit.index,
+            unit.index_,
             state=features["state"],
             transform=features["transform"],
             caption=caption,
@@ -95,8 +98,8 @@ def choose_examples(model: nn.Module, result: TransferResult, per_group: int = 4
     if not traces_right and not traces_wrong:
         return None
     names = {"negative": test.classes[0], "positive": test.classes[1]}
-    scale = fit_scale([*traces_right, *traces_wrong], unit.threshold, unit.sign, **names)
-    return Examples(traces_right, traces_wrong, scale, unit.index, result.summary["task"])
+    scale = fit_scale([*traces_right, *traces_wrong], unit.threshold_, unit.sign_, **names)
+    return Examples(traces_right, traces_wrong, scale, unit.index_, result.summary["task"])
 
 
 def write_report(run_dir: Path | str, examples: Examples | None = None, title: str = "bigbatch") -> Path:
@@ -112,20 +115,22 @@ def write_report(run_dir: Path | str, examples: Examples | None = None, title: s
     """
     run_dir = Path(run_dir)
     result, transfers = read_result(run_dir), read_transfers(run_dir)
+    heads = [head for kind in (MULTILABEL_TRANSFER, REGRESSION_TRANSFER) for head in read_transfers(run_dir, kind)]
     sections = [
         *_accuracy_sections(transfers),
+        *_head_sections(heads),
         *_bpc_section(result),
         *_plot_section(run_dir / "plots"),
         *_example_sections(examples),
-        _how_section(run_dir, result, transfers),
+        _how_section(run_dir, result, [*transfers, *heads]),
     ]
     path = run_dir / "report.html"
     write_atomic(path, page(title, _lead(result, transfers), sections).encode("utf-8", errors="replace"))
     return path
 
 
-def read_transfers(run_dir: Path) -> list[dict[str, Any]]:
-    """The newest transfer result of each task, in the order of the tasks' names.
+def read_transfers(run_dir: Path, kind: str = "transfer") -> list[dict[str, Any]]:
+    """The newest result of this kind for each task, in the order of the tasks' names.
 
     Raises:
         ValueError: A result file that is no JSON.
@@ -136,7 +141,7 @@ def read_transfers(run_dir: Path) -> list[dict[str, Any]]:
             content = json.loads(path.read_text(encoding="utf-8"))
         except json.JSONDecodeError as error:
             raise ValueError(f"{path} is damaged ({error}); delete it or run bigbatch transfer again") from None
-        if content.get("kind") != "transfer" or content.get("schema_version") != SCHEMA_VERSION:
+        if content.get("kind") != kind or content.get("schema_version") != SCHEMA_VERSION:
             continue
         task = content["task"]
         if task not in newest or content["created"] > newest[task]["created"]:
@@ -210,6 +215,30 @@ def _accuracy_sections(transfers: list[dict[str, Any]]) -> list[tuple[str, str]]
             f"interval that {verdict} zero.</p>"
         )
         sections.append((f"Accuracy: {transfer['task']}", interval_rows(rows) + note))
+    return sections
+
+
+def _head_sections(heads: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Tasks with several labels a text, or a number: the headline scores, each with interval and the baseline's."""
+    sections = []
+    for head in heads:
+        count = f"{head['data']['test']['n']:,}"
+        if "scores" not in head:
+            note = (
+                f"<p>{count} texts without labels; predictions in <code>{html.escape(head['predictions'])}</code>.</p>"
+            )
+            sections.append((f"Task {head['task']}", note))
+            continue
+        rows = []
+        for key, name in HEADLINES.items():
+            if key in head["scores"]:
+                row, baseline = head["scores"][key], head["baseline"][key]["value"]
+                rows.append(
+                    (name, f"{row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}], baseline {baseline:.3f}")
+                )
+        rows += [(f"F1 {name}", f"{row['f1']:.3f}") for name, row in head["scores"].get("per_label", {}).items()]
+        note = f"<p>On {count} test texts, with 95 % intervals. Baseline: {html.escape(head['baseline']['rule'])}.</p>"
+        sections.append((f"Scores: {head['task']}", table(rows) + note))
     return sections
 
 

@@ -6,31 +6,28 @@ validation, test is scored once. Reading files is `data/labelled.py`; the page t
 
 from __future__ import annotations
 
-import csv
-import hashlib
-import io
-import json
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..data.cleaning import CLEANING_VERSION
 from ..data.labelled import LabelledData
+from ..evaluation.scores import classification_scores
 from ..evaluation.statistics import accuracy_interval, paired_difference
 from ..training.checkpoint import LoadedModel
 from .baselines import TfidfBaseline, majority_class
-from .featurize import StateKind, Transform, featurize
-from .probe import SentimentProbe, check_labels, write_atomic, write_json
+from .calibration import CalibrationKind
+from .checks import check_labels, holdout_mask
+from .featurize import StateKind, Transform
+from .pooling import Pooling
+from .probe import SentimentProbe
+from .probe_file import write_atomic, write_json
+from .results import check_task, features_of, predictions_path, probe_about, summary_head, table_csv
 from .units import UnitProbe
 from .visualize import probe_weights, unit_histogram
-
-SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -46,6 +43,8 @@ class TransferResult:
         probability: The probe's probabilities, shape (n, K).
         unit_values: The best unit's feature for each test text, shape (n,); None without a unit.
         test: The test data, for examples.
+        features: Of train, val and test, each of shape (n, H).
+        labels: Class numbers of train, val and test; those of test may be None.
     """
 
     summary: dict[str, Any]
@@ -56,6 +55,8 @@ class TransferResult:
     probability: np.ndarray
     unit_values: np.ndarray | None
     test: LabelledData
+    features: list[np.ndarray]
+    labels: list[np.ndarray | None]
 
     def table(self) -> str:
         """The accuracies as lines of text, each with n and interval; one line if the test data has no labels."""
@@ -74,11 +75,17 @@ class TransferResult:
             lines.append(f"{name:30}{row['accuracy']:.4f}     {row['low']:.4f} - {row['high']:.4f}   {row['n']:,}")
         gap = summary["probe_minus_tfidf"]
         lines.append(f"{'probe minus TF-IDF':30}{gap['difference']:+.4f}    {gap['low']:+.4f} - {gap['high']:+.4f}")
+        scores = summary["scores"]
+        more = [("macro F1", scores["f1_macro"]), ("MCC", scores["mcc"]), ("Brier", scores["calibration"]["brier"])]
+        more.append(("calibration error", scores["calibration"]["ece"]))
+        lines += [
+            f"{f'probe: {name}':30}{row['value']:.4f}     {row['low']:.4f} - {row['high']:.4f}" for name, row in more
+        ]
         return "\n".join(lines)
 
 
 def split_validation(train: LabelledData, fraction: float = 0.1, seed: int = 0) -> tuple[LabelledData, LabelledData]:
-    """Cuts a validation part off training data, class by class, by seed.
+    """Cuts a validation part off training data by seed, class by class where each text has one.
 
     Returns:
         What is left for training, and the validation part; both keep the order of the file.
@@ -86,21 +93,15 @@ def split_validation(train: LabelledData, fraction: float = 0.1, seed: int = 0) 
     Raises:
         ValueError: A fraction out of range, no labels, or a class with fewer than two rows.
     """
-    if not 0 < fraction < 1:
-        raise ValueError(f"the validation fraction is {fraction}; it must be between 0 and 1")
     if train.labels is None:
         raise ValueError("the training data has no labels; name their column with --label-key")
-    # Ranks of `random()` rather than `permutation`, whose algorithm numpy may change.
-    draws = np.random.default_rng(seed).random(len(train))
-    chosen = np.zeros(len(train), dtype=bool)
-    for label in np.unique(train.labels):
-        members = np.flatnonzero(train.labels == label)
-        if len(members) < 2:
+    classes = train.labels.ndim == 1 and train.labels.dtype.kind != "f"
+    chosen = holdout_mask(train.labels if classes else np.zeros(len(train)), fraction, seed)
+    for label in np.unique(train.labels) if classes else ():
+        if np.count_nonzero(train.labels == label) < 2:
             raise ValueError(
                 f"class {train.classes[label]!r} has one training row; with --val a file of its own is used"
             )
-        count = min(max(1, round(fraction * len(members))), len(members) - 1)
-        chosen[members[np.argsort(draws[members], kind="stable")[:count]]] = True
     return _take(train, ~chosen), _take(train, chosen)
 
 
@@ -122,6 +123,8 @@ def run_transfer(
     state: StateKind = "cell",
     transform: Transform = "raw",
     layer: int = -1,
+    pooling: Pooling = "last",
+    calibration: CalibrationKind = "none",
     batch_size: int = 128,
     seed: int = 42,
     cache_dir: Path | str | None = None,
@@ -136,13 +139,15 @@ def run_transfer(
     Args:
         loaded: The model, from `training.checkpoint.load_model`.
         train: Labelled texts to fit on.
-        val: Labelled texts to choose C and unit on; class numbers as in `train`.
+        val: Labelled texts to choose C and unit, and to calibrate, on; class numbers as in `train`.
         test: Texts to score; without labels the result holds predictions only.
         out_dir: Run folder.
         task: Name of the task in file names: letters, digits, `-`, `_`, `.`.
         state: See `featurize`.
         transform: See `featurize`.
         layer: See `featurize`.
+        pooling: See `featurize`.
+        calibration: Of the probe: see `SentimentProbe`.
         batch_size: See `featurize`.
         seed: Of liblinear.
         cache_dir: Folder of cached features; None for none.
@@ -152,103 +157,44 @@ def run_transfer(
         ValueError: A name that is no file name, labels missing or of one class, a validation part that lacks a class.
     """
     started = time.perf_counter()
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", task):
-        raise ValueError(
-            f"the task name is {task!r}; letters, digits, '-', '_' and '.' only, as it goes into file names"
-        )
+    check_task(task)
     y = check_labels(np.array([]) if train.labels is None else train.labels, "training")
     y_val = check_labels(np.array([]) if val.labels is None else val.labels, "validation", np.unique(y))
-    options: dict[str, Any] = {"state": state, "transform": transform, "layer": layer}
-
-    def features(data: LabelledData) -> np.ndarray:
-        return featurize(
-            loaded.model, data.texts, batch_size=batch_size, cache_dir=cache_dir, model_hash=loaded.model_hash,
-            progress=progress, **options,
-        )  # fmt: skip
-
-    X, X_val, X_test = features(train), features(val), features(test)
-    probe = SentimentProbe(seed=seed).fit(X, y, X_val, y_val)
-    unit = UnitProbe.fit(X, y, X_val, y_val) if len(probe.classes_) == 2 else None
+    options: dict[str, Any] = {"state": state, "transform": transform, "layer": layer, "pooling": pooling}
+    features = features_of(loaded, (train, val, test), options, batch_size, cache_dir, progress)
+    X, X_val, X_test = features
+    probe = SentimentProbe(seed=seed, calibration=calibration).fit(X, y, X_val, y_val)
+    unit = UnitProbe().fit(X, y, X_val, y_val) if len(probe.classes_) == 2 else None
     predicted, probability = probe.predict(X_test), probe.predict_proba(X_test)
-    data = {name: _describe(part) for name, part in (("train", train), ("val", val), ("test", test))}
-    key = {"schema": SCHEMA_VERSION, "model": loaded.model_hash, "options": options, "data": data, "seed": seed}
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
-    out_dir = Path(out_dir)
-    path = out_dir / "results" / f"{task}-{digest}.json"
-    predictions = path.with_suffix(".predictions.csv")
-    summary: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "transfer",
-        "task": task,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "model": {
-            "hash": loaded.model_hash,
-            "checkpoint": _relative(loaded.path, out_dir),
-            "samples": loaded.samples,
-            "tokens": loaded.tokens,
-            "config": loaded.config.get("model", {}),
-        },
-        "features": {**options, "position": "after the trailing space", "cleaning_version": CLEANING_VERSION},
-        "data": data,
-        "classes": train.classes,
-        "probe": {
-            "C": probe.C_,
-            "n_nonzero": probe.n_nonzero_,
-            "num_units": X.shape[1],
-            "validation_accuracy": max(probe.validation_accuracy_),
-            "train_accuracy": float(probe.score(X, y)),
-            "converged": probe.converged_,
-            "top_units": probe.top_units(10),
-        },
-        "unit": unit.to_dict() if unit else None,
-        "predictions": f"results/{predictions.name}",
+    choices: dict[str, Any] = {"seed": seed} | ({} if calibration == "none" else {"calibration": calibration})
+    out_dir, parts = Path(out_dir), {"train": train, "val": val, "test": test}
+    summary, path = summary_head("transfer", task, loaded, parts, options, choices, out_dir)
+    summary["classes"] = train.classes
+    summary["probe"] = {
+        "C": probe.C_,
+        "n_nonzero": probe.n_nonzero_,
+        "num_units": X.shape[1],
+        "validation_accuracy": max(probe.validation_accuracy_),
+        "train_accuracy": float(probe.score(X, y)),
+        "converged": probe.converged_,
+        "calibration": calibration,
+        "top_units": probe.top_units(10),
     }
+    summary["unit"] = unit.to_dict() if unit else None
     if test.labels is not None:
         _score(summary, train, val, test, predicted, unit, X_test)
+        summary["scores"] = classification_scores(test.labels, predicted, train.classes, probability)
     summary["seconds"] = round(time.perf_counter() - started, 2)
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    unit_values = X_test[:, unit.index] if unit else None
-    write_atomic(predictions, _predictions_csv(test, train.classes, predicted, probability, unit_values))
-    about = {
-        "task": task,
-        "class_names": train.classes,
-        "features": options,
-        "model_hash": loaded.model_hash,
-        "checkpoint": _relative(loaded.path, out_dir),
-        "unit": unit.to_dict() if unit else None,
-        "result": f"results/{path.name}",
-    }
-    probe.save(out_dir / "probe" / f"{task}.json", about)
+    unit_values = X_test[:, unit.index_] if unit else None
+    write_atomic(predictions_path(path), _predictions_csv(test, train.classes, predicted, probability, unit_values))
+    probe.save(out_dir / "probe" / f"{task}.json", probe_about(summary, options, path))
     _plots(out_dir / "plots", summary, probe, unit, X_test, test)
     write_json(path, summary)
-    return TransferResult(summary, path, probe, unit, predicted, probability, unit_values, test)
-
-
-def _relative(path: Path, folder: Path) -> str:
-    """`path` as seen from the run folder where it lies inside, so that the folder can be moved."""
-    path, folder = Path(path).resolve(), folder.resolve()
-    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
-
-
-def _describe(data: LabelledData) -> dict[str, Any]:
-    """Names, size and content hash of a split (texts and labels as they were used)."""
-    digest = hashlib.sha256()
-    for text in data.texts:
-        raw = text.encode("utf-8", errors="surrogatepass")
-        digest.update(len(raw).to_bytes(8, "little"))
-        digest.update(raw)
-    if data.labels is not None:
-        digest.update(np.ascontiguousarray(data.labels, dtype="<i8").tobytes())
-    counts = None
-    if data.labels is not None:
-        counts = {name: int(np.count_nonzero(data.labels == index)) for index, name in enumerate(data.classes)}
-    return {
-        "files": [str(path) for path, _ in data.report.files],
-        "n": len(data),
-        "per_class": counts,
-        "sha256": digest.hexdigest(),
-    }
+    return TransferResult(
+        summary, path, probe, unit, predicted, probability, unit_values, test, features, [y, y_val, test.labels]
+    )
 
 
 def _score(
@@ -291,17 +237,20 @@ def _predictions_csv(
 ) -> bytes:
     """One line for each test text: its number from 0, its row in its file (as messages count rows), label if there is one,
     prediction, probabilities, unit."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     unit_column = [] if unit_values is None else ["unit"]
-    writer.writerow(["index", "row", "label", "predicted", *(f"probability_{name}" for name in classes), *unit_column])
-    for row in range(len(test)):
-        label = "" if test.labels is None else classes[test.labels[row]]
-        numbers = [f"{value:.6f}" for value in probability[row]]
-        unit = [] if unit_values is None else [f"{unit_values[row]:.6f}"]
-        number = test.rows[row] if test.rows else ""
-        writer.writerow([row, number, label, classes[predicted[row]], *numbers, *unit])
-    return out.getvalue().encode()
+    header = ["index", "row", "label", "predicted", *(f"probability_{name}" for name in classes), *unit_column]
+    rows = (
+        [
+            row,
+            test.rows[row] if test.rows else "",
+            "" if test.labels is None else classes[test.labels[row]],
+            classes[predicted[row]],
+            *probability[row],
+            *([] if unit_values is None else [unit_values[row]]),
+        ]
+        for row in range(len(test))
+    )
+    return table_csv(header, rows)
 
 
 def _plots(
@@ -313,11 +262,11 @@ def _plots(
     test: LabelledData,
 ) -> None:
     task = summary["task"]
-    best = unit.index if unit else None
+    best = unit.index_ if unit else None
     probe_weights(probe.coef_[-1], folder / f"{task}-probe-weights.png", best_unit=best)
     if unit and test.labels is not None:
         subtitle = f"test accuracy {summary['unit']['accuracy']:.3f} with one threshold"
         unit_histogram(
-            X_test[:, unit.index], test.labels, test.classes, folder / f"{task}-unit-histogram.png",
-            unit=unit.index, threshold=unit.threshold, subtitle=subtitle,
+            X_test[:, unit.index_], test.labels, test.classes, folder / f"{task}-unit-histogram.png",
+            unit=unit.index_, threshold=unit.threshold_, subtitle=subtitle,
         )  # fmt: skip

@@ -6,94 +6,118 @@ The unit is then chosen by validation accuracy; test data plays no part. Two cla
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted
 
-from .probe import check_labels
+from .checks import check_given, check_training, check_validation, holdout_mask
 
 _BLOCK_ELEMENTS = 2**22  # values sorted at once; bounds the memory beside the features
+_DTYPES = (np.float32, np.float64)
 
 
-@dataclass(frozen=True)
-class UnitProbe:
-    """A fitted single-unit classifier for labels 0 and 1 of `classes`.
+class UnitProbe(ClassifierMixin, BaseEstimator):
+    """A single-unit classifier: one threshold on one unit, with a sign.
+
+    Args:
+        seed: Of the share held out by `fit(X, y)`.
+        validation_fraction: That share.
 
     Attributes:
-        index: The unit.
-        sign: +1 if larger values mean `classes[1]`, -1 if they mean `classes[0]`.
-        threshold: Values above it (below it for sign -1) are predicted as `classes[1]`.
-        train_accuracy: Of this unit.
-        validation_accuracy: Of this unit, the highest of all units.
-        classes: The two labels in ascending order.
-        all_validation_accuracies: Of every unit, shape (H,), for plots.
+        index_: The unit.
+        sign_: +1 if larger values mean `classes_[1]`, -1 if they mean `classes_[0]`.
+        threshold_: Values above it (below it for sign -1) are predicted as `classes_[1]`.
+        train_accuracy_: Of this unit, on the rows its threshold was fitted on.
+        validation_accuracy_: Of this unit, the highest of all units.
+        classes_: The two labels in ascending order.
+        all_validation_accuracies_: Of every unit, shape (H,), for plots.
+        n_features_in_: H.
     """
 
-    index: int
-    sign: int
-    threshold: float
-    train_accuracy: float
-    validation_accuracy: float
-    classes: np.ndarray
-    all_validation_accuracies: np.ndarray
+    def __init__(self, seed: int = 42, validation_fraction: float = 0.2) -> None:
+        self.seed = seed
+        self.validation_fraction = validation_fraction
 
-    @classmethod
-    def fit(cls, X: np.ndarray, y: np.ndarray, X_val: np.ndarray, y_val: np.ndarray) -> UnitProbe:
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        assert tags.classifier_tags is not None
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def fit(
+        self, X: np.ndarray, y: np.ndarray, X_val: np.ndarray | None = None, y_val: np.ndarray | None = None
+    ) -> UnitProbe:
         """Finds the best unit.
 
         Rule: each unit gets the threshold and sign of highest training accuracy (ties: sign +1 first, then the lowest
         threshold). Of all units the one with the highest validation accuracy wins; ties go to the higher training
-        accuracy, then to the lower index. The threshold stays the one of the training data.
+        accuracy, then to the lower index. The threshold stays the one of the training data. `fit(X, y)` alone holds out
+        a share of each class to choose the unit on, and then fits that unit's threshold once more on all rows.
 
         Args:
             X: Features, shape (n, H).
             y: Labels of two classes, shape (n,).
-            X_val: Validation features, shape (m, H).
+            X_val: Validation features, shape (m, H); None holds a share out.
             y_val: Validation labels, shape (m,).
 
         Raises:
-            ValueError: Not exactly two classes, or a validation set that lacks one.
+            ValueError: Not exactly two classes, a validation set that lacks one, or values that are not finite.
 
         Source:
             Radford et al. 2017, section 4: "simply fitting a threshold to this single unit".
         """
-        y = check_labels(y, "training")
-        classes = np.unique(y)
-        if len(classes) != 2:
-            raise ValueError(f"the single-unit probe tells two classes apart; the training data has {len(classes)}")
-        y_val = check_labels(y_val, "validation", classes)
-        thresholds, signs, train_accuracies = fit_thresholds(X, y == classes[1])
+        X, y = check_training(self, X, y, _DTYPES)
+        self.classes_ = np.unique(y)
+        if len(self.classes_) != 2:
+            raise ValueError(
+                "Only binary classification is supported: the single-unit probe tells two classes apart, and the "
+                f"training data has {len(self.classes_)}"
+            )
+        if X_val is None:
+            held = holdout_mask(y, self.validation_fraction, self.seed)
+            if not held.any():
+                raise ValueError(f"the training data has {len(y)} rows, none of which can be held out to choose a unit")
+            self._choose(X[~held], y[~held], X[held], y[held])
+            threshold, sign, accuracy = fit_thresholds(X[:, [self.index_]], y == self.classes_[1])
+            self.threshold_, self.sign_ = float(threshold[0]), int(sign[0])
+            self.train_accuracy_ = float(accuracy[0])
+            return self
+        self._choose(X, y, *check_validation(self, X_val, y_val, _DTYPES))
+        return self
+
+    def _choose(self, X: np.ndarray, y: np.ndarray, X_val: np.ndarray, y_val: np.ndarray) -> None:
+        thresholds, signs, train_accuracies = fit_thresholds(X, y == self.classes_[1])
         predicted = (X_val - thresholds) * signs > 0
-        accuracies = np.mean(predicted == (y_val == classes[1])[:, None], axis=0)
+        accuracies = np.mean(predicted == (y_val == self.classes_[1])[:, None], axis=0)
         # lexsort: the last key counts most.
         index = int(np.lexsort((np.arange(X.shape[1]), -train_accuracies, -accuracies))[0])
-        return cls(
-            index=index,
-            sign=int(signs[index]),
-            threshold=float(thresholds[index]),
-            train_accuracy=float(train_accuracies[index]),
-            validation_accuracy=float(accuracies[index]),
-            classes=classes,
-            all_validation_accuracies=accuracies,
-        )
+        self.index_, self.sign_, self.threshold_ = index, int(signs[index]), float(thresholds[index])
+        self.train_accuracy_, self.validation_accuracy_ = float(train_accuracies[index]), float(accuracies[index])
+        self.all_validation_accuracies_ = accuracies
 
     def decision_function(self, X: np.ndarray) -> np.ndarray:
-        """Signed distance from the threshold, shape (n,); above 0 means `classes[1]`."""
-        return self.sign * (X[:, self.index].astype(np.float64) - self.threshold)
+        """Signed distance from the threshold, shape (n,); above 0 means `classes_[1]`."""
+        check_is_fitted(self)
+        return self.sign_ * (
+            check_given(self, X, "given", _DTYPES)[:, self.index_].astype(np.float64) - self.threshold_
+        )
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Labels, shape (n,)."""
-        return self.classes[(self.decision_function(X) > 0).astype(int)]
+        above = self.decision_function(X) > 0
+        return self.classes_[above.astype(int)]
 
     def to_dict(self) -> dict[str, Any]:
         """What a result file holds of the probe."""
         return {
-            "index": self.index,
-            "sign": self.sign,
-            "threshold": self.threshold,
-            "train_accuracy": self.train_accuracy,
-            "validation_accuracy": self.validation_accuracy,
+            "index": self.index_,
+            "sign": self.sign_,
+            "threshold": self.threshold_,
+            "train_accuracy": self.train_accuracy_,
+            "validation_accuracy": self.validation_accuracy_,
         }
 
 

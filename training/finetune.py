@@ -11,6 +11,7 @@ import numpy as np
 
 from ..data.cleaning import clean_review
 from ..data.labelled import LabelledData, load_labelled
+from ..data.targets import load_multilabel
 from ..models.config import ClassifierConfig, ModelConfig, model_config
 from .checkpoint import checkpoint_dirs, find_checkpoint, verify
 from .distributed import Ranks
@@ -69,10 +70,11 @@ def load_test(task: TaskConfig, train: LabelledData) -> LabelledData:
 def _load(
     task: TaskConfig, paths: list[str], train: LabelledData | None = None, allow_unlabelled: bool = False
 ) -> LabelledData:
-    known = {} if train is None else {"classes": train.classes, "stars": train.stars}
-    data = load_labelled(
-        paths, task.text_key, task.label_key, task.on_bad_row, allow_unlabelled=allow_unlabelled, **known
-    )
+    if task.label_keys:
+        data = load_multilabel(paths, task.label_keys, task.text_key, task.on_bad_row, allow_unlabelled)
+    else:
+        known = {} if train is None else {"classes": train.classes, "stars": train.stars}
+        data = load_labelled(paths, task.text_key, task.label_key, task.on_bad_row, allow_unlabelled, **known)
     for message in data.messages:
         log.info("%s", message)
     if not len(data):
@@ -87,18 +89,18 @@ def split_by_class(data: LabelledData, fraction: float, seed: int) -> tuple[Labe
         ValueError: a class with a single row cannot be on both sides.
     """
     assert data.labels is not None
-    generator = np.random.Generator(np.random.PCG64(seed))
     strata = data.labels if data.labels.ndim == 1 else np.zeros(len(data), np.int64)
+    draws = np.random.Generator(np.random.PCG64(seed)).random(len(data))
     cut = np.zeros(len(data), dtype=bool)
     for value in np.unique(strata):
         (rows,) = np.nonzero(strata == value)
         if len(rows) < 2:
             raise ValueError(
-                f"class {data.classes[value]} has one row only, which cannot be on both sides: name "
-                "validation files with --task.val"
+                f"class {data.classes[value]} has one row only, which cannot be on both sides: name validation files with "
+                "--task.val"
             )
         number = min(max(1, round(fraction * len(rows))), len(rows) - 1)
-        cut[rows[np.argsort(generator.random(len(rows)), kind="stable")[:number]]] = True
+        cut[rows[np.argsort(draws[rows], kind="stable")[:number]]] = True
     return _rows(data, ~cut), _rows(data, cut)
 
 

@@ -169,3 +169,10 @@ def test_bytes_that_are_not_utf8_are_counted_for_the_user(tmp_path: Path) -> Non
     path = tmp_path / "d.csv"
     path.write_bytes(b"label,text\n0,caf\xe9\n1,good\n")
     assert any("1 bytes that are not UTF-8 kept" in message for message in load_labelled(path).messages)
+
+
+def test_many_classes_are_fine_where_each_has_its_rows(tmp_path: Path) -> None:
+    names = [f"intent {i % 150}" for i in range(150 * 5)]
+    assert len(load_labelled(write(tmp_path / "d.jsonl", "label", names)).classes) == 150
+    with pytest.raises(ValueError, match="150 different values in 749 rows, too many for classes"):
+        load_labelled(write(tmp_path / "d.jsonl", "label", names[:-1]))

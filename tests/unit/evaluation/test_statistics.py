@@ -6,7 +6,14 @@ import math
 
 import numpy as np
 import pytest
-from bigbatch.evaluation.statistics import accuracy_interval, paired_difference, wilson_interval
+from bigbatch.evaluation.statistics import (
+    accuracy_interval,
+    bootstrap_interval,
+    mcnemar_exact,
+    paired_difference,
+    wilson_interval,
+)
+from scipy.stats import binomtest
 
 
 def predictions(both: int, only_a: int, only_b: int, neither: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -76,3 +83,32 @@ def test_coverage_of_the_paired_interval() -> None:
         result = paired_difference(*predictions(*table))
         covered += result.low <= 0.07 <= result.high
     assert 0.92 <= covered / len(tables) <= 0.985
+
+
+def test_mcnemar_is_the_exact_binomial_test() -> None:
+    for only_a, only_b in ((0, 0), (1, 0), (3, 11), (60, 120), (2000, 1900)):
+        expected = binomtest(only_a, only_a + only_b, 0.5).pvalue if only_a + only_b else 1.0
+        assert mcnemar_exact(only_a, only_b) == pytest.approx(expected, rel=1e-9)
+        assert mcnemar_exact(only_b, only_a) == mcnemar_exact(only_a, only_b)
+
+
+@pytest.mark.parametrize("few_kinds", [True, False])
+def test_bootstrap_of_a_mean_is_the_normal_interval(few_kinds: bool) -> None:
+    generator = np.random.default_rng(0)
+    values = generator.random(500) < 0.3 if few_kinds else generator.normal(size=500)
+    low, high = bootstrap_interval(values[:, None], lambda sums: sums[:, 0] / 500, repeats=8000)
+    half = 1.959964 * values.std() / math.sqrt(500)
+    assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.06 * half)
+
+
+def test_bootstrap_is_seeded_and_wants_items() -> None:
+    values = np.random.default_rng(0).normal(size=(50, 1))
+
+    def interval(**options) -> tuple[float, float]:
+        return bootstrap_interval(values, lambda sums: sums[:, 0], repeats=200, **options)
+
+    assert interval(seed=1) == interval(seed=1) != interval(seed=2)
+    wide, narrow = interval(confidence=0.99), interval(confidence=0.5)
+    assert wide[0] < narrow[0] < narrow[1] < wide[1]
+    with pytest.raises(ValueError, match="at least one item"):
+        bootstrap_interval(np.empty((0, 1)), lambda sums: sums[:, 0])

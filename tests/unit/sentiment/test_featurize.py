@@ -213,6 +213,22 @@ def test_damaged_cache_is_computed_again(tmp_path: Path) -> None:
         assert path.read_bytes() == whole
 
 
+def test_cache_of_another_model_under_this_name_is_found_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = featurize(build(), TEXTS, cache_dir=tmp_path / "a", progress=False)
+    other = featurize(build(seed=1), TEXTS, cache_dir=tmp_path / "b", progress=False)
+    ((mine,), (theirs,)) = ((tmp_path / name).iterdir() for name in "ab")
+    mine.write_bytes(theirs.read_bytes())  # as after a folder was copied or a file renamed
+    np.testing.assert_array_equal(featurize(build(), TEXTS, cache_dir=tmp_path / "a", progress=False), first)
+    assert "are of another model or other texts and are computed again" in caplog.text and not np.allclose(first, other)
+
+
+def test_what_is_no_list_of_texts_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"a single text was given where a list of texts is expected; write \[text\]"):
+        featurize(build(), "good", progress=False)
+    with pytest.raises(ValueError, match="text 1 is no string but float"):
+        featurize(build(), ["good", float("nan")], progress=False)  # type: ignore[list-item]
+
+
 def test_cache_that_cannot_be_written_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("in the way")

@@ -146,7 +146,7 @@ def test_bad_labels_are_one_clear_line() -> None:
         SentimentProbe().fit(X, y, X_val, np.full_like(y_val, 7))
     with pytest.raises(ValueError, match="validation data has no labelled rows"):
         SentimentProbe().fit(X, y, X_val[:0], y_val[:0])
-    with pytest.raises(ValueError, match="20 units"):
+    with pytest.raises(ValueError, match="expecting 20 features"):
         SentimentProbe().fit(X, y, X_val, y_val).predict(X_val[:, :5])
     X_bad = X.copy()
     X_bad[3, 3] = np.nan

@@ -89,7 +89,7 @@ def test_examples_are_right_and_wrong_as_they_say(transferred: tuple[LoadedModel
     for trace in examples.wrong:
         truth, read = re.match(r"(\w+), read as (\w+)", trace.caption).groups()
         assert truth != read
-    assert examples.scale.center == result.unit.threshold and examples.scale.sign == result.unit.sign
+    assert examples.scale.center == result.unit.threshold_ and examples.scale.sign == result.unit.sign_
 
 
 def test_no_examples_without_labels_or_unit(transferred: tuple[LoadedModel, TransferResult]) -> None:

@@ -32,7 +32,7 @@ def test_every_number_is_that_of_its_part(run_dir: Path, splits: Splits) -> None
     result = run_transfer(loaded, *splits, out_dir=run_dir, task="shop", progress=False)
     X, X_val, X_test = (featurize(loaded.model, part.texts, progress=False) for part in splits)
     probe = SentimentProbe().fit(X, train.labels, X_val, val.labels)
-    unit = UnitProbe.fit(X, train.labels, X_val, val.labels)
+    unit = UnitProbe().fit(X, train.labels, X_val, val.labels)
     tfidf = TfidfBaseline.fit(train.texts, train.labels, val.texts, val.labels).predict(test.texts)
     summary = result.summary
     expected = {
@@ -47,12 +47,12 @@ def test_every_number_is_that_of_its_part(run_dir: Path, splits: Splits) -> None
         }, name
     assert summary["probe_minus_tfidf"] == paired_difference(probe.predict(X_test), tfidf, test.labels).to_dict()
     assert (summary["probe"]["C"], summary["probe"]["n_nonzero"]) == (probe.C_, probe.n_nonzero_)
-    assert (summary["unit"]["index"], summary["unit"]["sign"]) == (unit.index, unit.sign)
+    assert (summary["unit"]["index"], summary["unit"]["sign"]) == (unit.index_, unit.sign_)
     assert summary["model"]["hash"] == loaded.model_hash and summary["model"]["tokens"] == 6400
     assert summary["data"]["train"]["per_class"] == {"negative": 60, "positive": 60}
     assert summary["probe"]["accuracy"] > 0.8  # or the fixture proves nothing
     lines = result.table().splitlines()
-    assert len(lines) == 6 and f"{summary['probe']['accuracy']:.4f}" in lines[1]
+    assert len(lines) == 10 and f"{summary['probe']['accuracy']:.4f}" in lines[1]
 
 
 def test_files_of_the_run_folder(run_dir: Path, splits: Splits) -> None:
@@ -109,7 +109,7 @@ def test_three_classes_have_no_single_unit(run_dir: Path, three_classes: dict[st
     assert result.unit is None and result.summary["unit"] is None
     assert result.probability.shape == (150, 3) and result.summary["probe"]["accuracy"] > 0.5
     assert not (run_dir / "plots" / "sentiment-unit-histogram.png").exists()
-    assert len(result.table().splitlines()) == 5 and "\nunit" not in result.table()
+    assert len(result.table().splitlines()) == 9 and "\nunit" not in result.table()
 
 
 def test_bad_input_is_one_clear_line_and_writes_nothing(run_dir: Path, splits: Splits) -> None:

@@ -47,18 +47,20 @@ def test_best_unit_is_chosen_on_validation_not_on_training() -> None:
     X[:, 2] = y  # perfect in training, noise in validation
     X[:, 4] += 3.0 * y
     X_val[:, 4] += 3.0 * y_val
-    probe = UnitProbe.fit(X, y, X_val, y_val)
-    assert (probe.index, probe.sign) == (4, 1)
-    assert probe.train_accuracy < 1.0
-    assert probe.validation_accuracy == np.mean(probe.predict(X_val) == y_val) == probe.all_validation_accuracies.max()
+    probe = UnitProbe().fit(X, y, X_val, y_val)
+    assert (probe.index_, probe.sign_) == (4, 1)
+    assert probe.train_accuracy_ < 1.0
+    assert (
+        probe.validation_accuracy_ == np.mean(probe.predict(X_val) == y_val) == probe.all_validation_accuracies_.max()
+    )
     assert set(probe.to_dict()) == {"index", "sign", "threshold", "train_accuracy", "validation_accuracy"}
 
 
 def test_sign_is_reported() -> None:
     y = np.array([3, 3, 8, 8])
     X = np.array([[0.0, 9.0], [0.0, 8.0], [0.0, 1.0], [0.0, 2.0]])
-    probe = UnitProbe.fit(X, y, X, y)
-    assert (probe.index, probe.sign, probe.threshold) == (1, -1, 5.0)
+    probe = UnitProbe().fit(X, y, X, y)
+    assert (probe.index_, probe.sign_, probe.threshold_) == (1, -1, 5.0)
     assert probe.predict(np.array([[0.0, 100.0], [0.0, -100.0]])).tolist() == [3, 8]
 
 
@@ -67,12 +69,12 @@ def test_ties_go_to_training_accuracy_then_to_the_lower_index() -> None:
     noisy, exact = [0.0, 1.0, 1.0, 1.0], [0.0, 0.0, 1.0, 1.0]
     X = np.stack([noisy, exact, exact], axis=1)
     X_val = np.stack([exact, exact, exact], axis=1)
-    assert UnitProbe.fit(X, y, X_val, y).index == 1
+    assert UnitProbe().fit(X, y, X_val, y).index_ == 1
 
 
 def test_more_than_two_classes_are_refused() -> None:
     X, y = np.zeros((3, 2)), np.arange(3)
-    with pytest.raises(ValueError, match="two classes apart; the training data has 3"):
-        UnitProbe.fit(X, y, X, y)
+    with pytest.raises(ValueError, match="two classes apart, and the training data has 3"):
+        UnitProbe().fit(X, y, X, y)
     with pytest.raises(ValueError, match="no row of class 1"):
-        UnitProbe.fit(X, np.array([0, 1, 1]), X, np.zeros(3, dtype=int))
+        UnitProbe().fit(X, np.array([0, 1, 1]), X, np.zeros(3, dtype=int))
