@@ -360,6 +360,11 @@ def load_model(path: Path | str, device: str = "cpu", which: str = "best") -> Lo
     manifest = verify(directory)
     model_config = dict(manifest["config"]["model"])
     config_class = {"mlstm": MLSTMConfig, "lstm": LSTMConfig}.get(model_config["kind"])
+    if model_config["kind"] == "classifier":
+        raise ValueError(
+            f"{path} holds a fine-tuned classifier, no language model: `bigbatch classify --run-dir {path}` uses it; for the rest "
+            "name the language model it was made from"
+        )
     if config_class is None:
         raise ValueError(
             f"checkpoint {directory} holds a model of kind {model_config['kind']!r}, which cannot be loaded here"

@@ -52,14 +52,27 @@ def encoder_config(config: FinetuneConfig) -> ModelConfig:
     return model_config(stored)
 
 
+def check_files(config: FinetuneConfig) -> None:
+    """Reads everything once before anything is written or started, and logs what was guessed, dropped or cut off.
+
+    Raises:
+        FileNotFoundError, ValueError: bad input, in one line.
+    """
+    encoder_config(config)
+    train, val = load_parts(config.task, config.seed)
+    parts = [train, val, load_test(config.task, train)] if config.task.test else [train, val]
+    for message in dict.fromkeys(message for part in parts for message in part.messages):
+        log.info("%s", message.replace("--text-key, --label-key", "--task.text_key, --task.label_key"))
+    if not config.task.val:
+        log.info("no --task.val: %s of the training texts are set aside for it (seed %d)", f"{len(val):,}", config.seed)
+
+
 def load_parts(task: TaskConfig, seed: int) -> tuple[LabelledData, LabelledData]:
     """Training and validation texts; a part of the training texts is cut off where no validation files are named."""
     train = _load(task, task.train)
     if task.val:
         return train, _load(task, task.val, train)
-    train, val = split_by_class(train, task.val_fraction, seed)
-    log.info("no --task.val: %s of the training texts are set aside for it (seed %d)", f"{len(val):,}", seed)
-    return train, val
+    return split_by_class(train, task.val_fraction, seed)
 
 
 def load_test(task: TaskConfig, train: LabelledData) -> LabelledData:
@@ -75,8 +88,6 @@ def _load(
     else:
         known = {} if train is None else {"classes": train.classes, "stars": train.stars}
         data = load_labelled(paths, task.text_key, task.label_key, task.on_bad_row, allow_unlabelled, **known)
-    for message in data.messages:
-        log.info("%s", message)
     if not len(data):
         raise ValueError(f"{', '.join(paths)}: no texts to use")
     return data

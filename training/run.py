@@ -31,7 +31,7 @@ from .checkpoint import check_resumable, checkpoint_dirs, find_checkpoint
 from .config import TrainConfig, changed_keys, config_from_dict
 from .distributed import Ranks, launch, launched_by_us, process_group, resolve_device, under_torchrun
 from .engine import Engine, TrainResult
-from .finetune import build_task
+from .finetune import build_task, check_files
 from .finetune_config import FinetuneConfig, finetune_from_dict
 from .memory import check_memory
 from .metrics import read_result, update_result
@@ -84,6 +84,8 @@ def prepare_run(config: RunConfig) -> RunConfig:
     check_config(config, config.nproc)
     if isinstance(config, TrainConfig):
         build_store(config)
+    else:
+        check_files(config)
     write_config(config)
     return config
 
