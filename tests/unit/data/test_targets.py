@@ -83,5 +83,7 @@ def test_real_emotions(corpora: Path) -> None:
 
 def test_texts_alone_take_no_column_for_a_label(tmp_path: Path) -> None:
     data = load_texts(write(tmp_path / "d.csv", "text,stars\na,3\nb,5\n,4\n"))
-    assert data.labels is None and data.texts == ["a", "b"] and data.rows == [2, 3] and data.report.rows_without_text == 1
+    assert (
+        data.labels is None and data.texts == ["a", "b"] and data.rows == [2, 3] and data.report.rows_without_text == 1
+    )
     assert data.messages == ["d.csv: text from column 'text' (guessed; --text-key to choose)"]
