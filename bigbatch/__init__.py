@@ -25,6 +25,8 @@ _PUBLIC = {
     "MLSTMFeaturizer": "bigbatch.sentiment.estimators",
     "SentimentProbe": "bigbatch.sentiment.probe",
     "UnitProbe": "bigbatch.sentiment.units",
+    "MultiLabelProbe": "bigbatch.sentiment.multilabel",
+    "RidgeProbe": "bigbatch.sentiment.regression",
     "Classifier": "bigbatch.sentiment.classify",
     "publish": "bigbatch.sentiment.publish",
 }

@@ -84,7 +84,7 @@ class RidgeProbe(RegressorMixin, BaseEstimator):
     def save(self, path: Path, about: dict[str, Any]) -> None:
         """Writes `path` (JSON) and the weights beside it; arguments as in `SentimentProbe.save`."""
         content = {**self.get_params(), "alpha": self.alpha_, "validation_mse": self.validation_mse_}
-        write_probe(path, RIDGE_KIND, {"coef": self.coef_, "intercept": np.array(self.intercept_)}, content, about)
+        write_probe(path, RIDGE_KIND, {"coef": self.coef_, "intercept": np.array([self.intercept_])}, content, about)
 
     @classmethod
     def load(cls, path: Path) -> tuple[RidgeProbe, dict[str, Any]]:
@@ -96,7 +96,7 @@ class RidgeProbe(RegressorMixin, BaseEstimator):
         content, tensors = read_probe(path, RIDGE_KIND)
         probe = cls(tuple(content["alphas"]), content["seed"], content["validation_fraction"])
         probe.alpha_, probe.validation_mse_ = content["alpha"], content["validation_mse"]
-        probe.coef_, probe.intercept_ = tensors["coef"], float(tensors["intercept"])
+        probe.coef_, probe.intercept_ = tensors["coef"], float(tensors["intercept"][0])
         probe.n_features_in_ = len(probe.coef_)
         return probe, content["about"]
 

@@ -1,10 +1,11 @@
-"""The featurising benchmark measures what it says: same features by both ways, padding counted, lengths as in SST."""
+"""The benchmarks measure what they say: same features and probes by both ways, padding counted, lengths as in SST."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from bigbatch.benchmarks import probe as probe_benchmark
 from bigbatch.benchmarks.featurize import main, padded, sst_like_texts, steps_computed
 from bigbatch.data.cleaning import clean_review
 from bigbatch.models.config import MLSTMConfig
@@ -37,3 +38,11 @@ def test_it_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--texts", "40", "--hidden-size", "16", "--repeats", "1"]) == 0
     out = capsys.readouterr().out
     assert "GFLOP/s" in out and "featurize" in out and "times as fast" in out
+
+
+def test_the_probe_benchmark_compares_like_with_like(capsys: pytest.CaptureFixture[str]) -> None:
+    plain, ours = (probe_benchmark.measure(side, 200, 12) for side in probe_benchmark.SIDES)
+    assert (plain["C"], plain["accuracy"]) == (ours["C"], ours["accuracy"]) and ours["accuracy"] > 0
+    assert probe_benchmark.main(["--rows", "100", "--units", "8", "--repeats", "1"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in out[2:]] == ["scikit-learn", "SentimentProbe", "ratio"]
