@@ -100,17 +100,17 @@ def featurize(
 
 def cell_trace(
     model: nn.Module,
-    text: str,
+    text: str | bytes,
     *,
     units: Sequence[int] | None = None,
     state: StateKind = "cell",
     transform: Transform = "raw",
 ) -> np.ndarray:
-    """State of the last layer after every byte of the cleaned text, for heatmaps.
+    """State of the last layer after every byte of a text, for heatmaps.
 
     Args:
         model: Byte language model.
-        text: One text; its bytes are those of `clean_review(text)`.
+        text: One text, read as `clean_review(text)`; or bytes, read as they are.
         units: Keep these units only (a long text times all units may not fit in memory); None for all.
         state: "cell" or "hidden".
         transform: "raw" or "tanh".
@@ -119,12 +119,15 @@ def cell_trace(
         Values, shape (num_bytes, H) or (num_bytes, len(units)), float32. The last row is the feature of the text.
 
     Raises:
-        ValueError: An unknown option or a unit index out of range.
+        ValueError: An unknown option, a unit index out of range, or no bytes.
     """
     _check_options(model, state, transform, -1, 1)
+    data = clean_review(text) if isinstance(text, str) else text
+    if not data:
+        raise ValueError("there are no bytes to trace a unit through")
     hidden_size = _config(model).hidden_size
     columns = list(range(hidden_size)) if units is None else [check_unit(unit, hidden_size) for unit in units]
-    tokens = torch.from_numpy(np.frombuffer(clean_review(text), dtype=np.uint8).copy())
+    tokens = torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy())
     device = next(model.parameters()).device
     pieces, carried = [], None
     with _evaluating(model):
