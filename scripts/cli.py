@@ -21,6 +21,8 @@ COMMANDS = {
     "transfer": "probe a trained model's features for sentiment, with intervals and baselines",
     "classify": "label and probability for text, a file or standard input",
     "heatmap": "colour text character by character by the sentiment unit",
+    "units": "which units carry sentiment, and which words move them",
+    "generate": "write text, freely or with the sentiment unit held",
     "figures": "run the experiments behind a page of docs and draw them",
     "watch": "a live table of runs",
     "doctor": "versions, devices, threads, speed of this machine, and what is missing",

@@ -55,8 +55,7 @@ class Classifier:
                 names the command to run.
         """
         run_dir = Path(run_dir)
-        probe, about = SentimentProbe.load(_probe_path(run_dir, task))
-        loaded = _model_of_probe(run_dir, about, device)
+        loaded, probe, about = load_probed(run_dir, task, device)
         return cls(loaded.model, probe, list(about["class_names"]), about, run_dir)
 
     def predict_proba(self, texts: Sequence[str], batch_size: int = 128, progress: bool = False) -> np.ndarray:
@@ -71,6 +70,14 @@ class Classifier:
         """Features as the probe was fitted on them, shape (n, H), float32."""
         options = self.about["features"]
         return featurize(self.model, texts, batch_size=batch_size, progress=progress, **options)
+
+
+def load_probed(
+    run_dir: Path, task: str | None = None, device: str = "cpu"
+) -> tuple[LoadedModel, SentimentProbe, dict[str, Any]]:
+    """A run folder's model, a probe fitted on it, and what `transfer.py` recorded about that; see `Classifier.load`."""
+    probe, about = SentimentProbe.load(_probe_path(run_dir, task))
+    return _model_of_probe(run_dir, about, device), probe, about
 
 
 def find_run(root: Path | str = "runs") -> Path:

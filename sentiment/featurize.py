@@ -140,6 +140,57 @@ def cell_trace(
     return np.tanh(trace) if transform == "tanh" else trace
 
 
+def unit_traces(
+    model: nn.Module,
+    texts: Sequence[str],
+    unit: int,
+    *,
+    state: StateKind = "cell",
+    transform: Transform = "raw",
+    batch_size: int = 64,
+    progress: bool = True,
+) -> list[np.ndarray]:
+    """One unit of the last layer after every byte of each cleaned text: `cell_trace` for many texts side by side.
+
+    Args:
+        model: Byte language model.
+        texts: n texts, each read as `clean_review(text)`.
+        unit: The unit.
+        state: "cell" or "hidden".
+        transform: "raw" or "tanh".
+        batch_size: Texts read at once; speed only.
+        progress: Show a bar on standard error, where that is a terminal.
+
+    Returns:
+        For each text its values, shape (num_bytes,), float32.
+
+    Raises:
+        ValueError: An unknown option or a unit that the model lacks.
+    """
+    _check_options(model, state, transform, -1, batch_size)
+    check_unit(unit, _config(model).hidden_size)
+    cleaned = [clean_review(text) for text in texts]
+    order = sorted(range(len(cleaned)), key=lambda row: -len(cleaned[row]))
+    device = next(model.parameters()).device
+    found: list[np.ndarray] = [np.empty(0, dtype=np.float32)] * len(cleaned)
+    bar = tqdm(total=len(order), unit="text", desc="trace", disable=None if progress else True)
+    with bar, _evaluating(model):
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            tokens = np.zeros((max(len(rows), MIN_ROWS), len(cleaned[rows[0]])), dtype=np.uint8)
+            for line, row in zip(tokens, rows):
+                line[: len(cleaned[row])] = np.frombuffer(cleaned[row], dtype=np.uint8)
+            pieces, carried = [], None
+            for piece in torch.from_numpy(tokens).split(_window_length(model, len(tokens)), dim=1):
+                hidden, carried, cells = _encode(model, piece.to(device), carried, None, return_cells=True)
+                pieces.append((cells if state == "cell" else hidden)[:, :, unit].float().cpu().numpy())
+            values = np.concatenate(pieces, axis=1)
+            for line, row in zip(np.tanh(values) if transform == "tanh" else values, rows):
+                found[row] = line[: len(cleaned[row])].copy()
+            bar.update(len(rows))
+    return found
+
+
 def hash_model(model: nn.Module) -> str:
     """SHA-256 over the configuration and all weights (names, shapes, dtypes, bytes), as hexadecimal digits."""
     digest = hashlib.sha256(json.dumps(asdict(_config(model)), sort_keys=True).encode())

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
+from .heatmap import PALETTE
 from .probe import write_atomic
 
 NEGATIVE, POSITIVE, INK = "#e66101", "#2b7bba", "#222222"
@@ -109,4 +111,28 @@ def probe_weights(coef: np.ndarray, path: Path, *, best_unit: int | None = None,
     axes.set_xlabel("unit", fontsize=9)
     axes.set_ylabel("weight", fontsize=9)
     axes.set_title(f"Probe: {int(used.sum()):,} of {len(coef):,} units used", fontsize=10, loc="left")
+    save_figure(figure, path)
+
+
+def unit_correlations(correlations: np.ndarray, units: Sequence[int], path: Path) -> None:
+    """Correlations between units as a coloured square, with their values where there is room.
+
+    Args:
+        correlations: Shape (k, k), from -1 to 1; NaN where a unit is constant.
+        units: The k units, for the axes.
+        path: PNG to write.
+    """
+    figure, axes = _axes(5.4, 4.6)
+    image = axes.imshow(
+        correlations, cmap=LinearSegmentedColormap.from_list("ours", np.array(PALETTE) / 255), vmin=-1, vmax=1
+    )
+    places, names = range(len(units)), [str(unit) for unit in units]
+    axes.set_xticks(places, names, rotation=90)
+    axes.set_yticks(places, names)
+    axes.set_title("Correlation of units over the texts", fontsize=10, loc="left")
+    if len(units) <= 12:
+        for (row, column), value in np.ndenumerate(correlations):
+            if np.isfinite(value):
+                axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=6.5, color=INK)
+    figure.colorbar(image, ax=axes, shrink=0.85).ax.tick_params(labelsize=8)
     save_figure(figure, path)

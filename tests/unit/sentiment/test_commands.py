@@ -225,7 +225,7 @@ def test_heatmap_as_page_and_picture(transferred: Path, tmp_path: Path, capsys: 
     assert "--unit 5,x: 'x' is no unit; units are numbers such as 3 or 3,17" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["transfer", "classify", "heatmap"])
+@pytest.mark.parametrize("command", ["transfer", "classify", "heatmap", "generate", "units"])
 def test_help_shows_an_example_and_needs_no_torch(command: str) -> None:
     code = (
         "import sys\nfrom bigbatch.scripts.cli import main\n"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bigbatch.sentiment.visualize import probe_weights, unit_histogram
+from bigbatch.sentiment.heatmap import PALETTE
+from bigbatch.sentiment.visualize import probe_weights, unit_correlations, unit_histogram
 from matplotlib.image import imread
 
 
@@ -44,3 +45,12 @@ def test_histogram_of_a_constant_unit(tmp_path: Path) -> None:
 def test_weights(coef: np.ndarray, tmp_path: Path) -> None:
     probe_weights(coef, tmp_path / "w.png", best_unit=2)
     assert imread(tmp_path / "w.png").shape[:2] == (570, 960)
+
+
+@pytest.mark.parametrize("size", [1, 3, 20])
+def test_correlations(size: int, tmp_path: Path) -> None:
+    values = np.eye(size) * 2 - 1
+    values[0, 0] = np.nan if size > 1 else 1.0
+    unit_correlations(values, range(100, 100 + size), tmp_path / "c.png")
+    assert imread(tmp_path / "c.png").shape[:2] == (690, 810)
+    assert PALETTE[-1] in colors_in(tmp_path / "c.png")
