@@ -127,7 +127,8 @@ def trace_units(
 
     Args:
         model: Byte language model.
-        text: A text, cleaned as in training and shown without its prefix; or bytes, read as they are and shown whole.
+        text: A text, cleaned as in training and shown without its prefix; or bytes, read as they are and shown whole, with
+            a space that repeats the last value where a cleaned text has its last.
         units: Of the last layer.
         state: "cell" or "hidden".
         transform: "raw" or "tanh".
@@ -142,6 +143,8 @@ def trace_units(
         data, start = clean_review(data), len(PREFIX.encode())
         assert data.startswith(PREFIX.encode()) and data.endswith(SUFFIX.encode())
     characters, ends = characters_of(data[start:])
+    if isinstance(text, bytes):
+        characters, ends = [*characters, SUFFIX], np.append(ends, ends[-1])
     return [Trace(characters, values[ends + start, column], caption) for column in range(len(units))]
 
 

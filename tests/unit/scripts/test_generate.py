@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import subprocess
 import sys
 from dataclasses import asdict
@@ -17,6 +19,8 @@ from bigbatch.models.config import MLSTMConfig
 from bigbatch.models.mlstm import MLSTM
 from bigbatch.scripts.cli import main
 from bigbatch.scripts.generate import prompt_bytes
+from bigbatch.sentiment.characters import characters_of
+from bigbatch.sentiment.heatmap import visible
 from bigbatch.sentiment.hold import hold_units
 from bigbatch.sentiment.probe import SentimentProbe
 from bigbatch.training.checkpoint import Checkpoint, load_model, save_checkpoint
@@ -120,6 +124,10 @@ def test_heatmap_of_what_was_written(run_dir: Path, tmp_path: Path, capsys: pyte
     page, picture = tmp_path / "made" / "w.html", tmp_path / "made" / "w.png"
     output(capsys, "--run-dir", run_dir, "--samples", "2", "--heatmap", page, *UTF8)
     text = page.read_text(encoding="utf-8")
+    written = decode(load_model(run_dir).model, [b"\n "] * 2, 24, Sampling(valid_utf8=True))
+    shown = [html.unescape("".join(re.findall(r">([^<]*)</i>", line))) for line in text.split('class="bb-text"')[1:]]
+    for line, data in zip(shown, written):
+        assert line.startswith("".join(visible(c)[0] for c in characters_of(b"\n " + data)[0]))
     assert text.count('class="bb-text"') == 2 and "read with nothing held" in text and "positive (" in text
     output(capsys, "--run-dir", run_dir, "--unit", "1=2", "--unit", "5=1", "--heatmap", page, *UTF8)
     text = page.read_text(encoding="utf-8")

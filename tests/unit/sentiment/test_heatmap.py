@@ -167,9 +167,10 @@ def test_several_units_have_each_its_own_scale_and_row(model: MLSTM) -> None:
 def test_bytes_are_read_as_they_are_and_shown_whole(model: MLSTM) -> None:
     data = "\n Good\n é".encode()
     (trace,) = trace_units(model, data, [2])
-    assert trace.characters == ["\n", " ", "G", "o", "o", "d", "\n", " ", "é"]
+    assert trace.characters == ["\n", " ", "G", "o", "o", "d", "\n", " ", "é", " "]
     with torch.no_grad():
         _, _, cells = model.encode(torch.tensor([list(data)]), return_cells=True)
-    np.testing.assert_allclose(trace.values, cells[0, [0, 1, 2, 3, 4, 5, 6, 7, 9], 2], atol=1e-6)
+    np.testing.assert_allclose(trace.values, cells[0, [0, 1, 2, 3, 4, 5, 6, 7, 9, 9], 2], atol=1e-6)
+    assert ">é</i>" in text_html(trace, SCALE) and f">{trace.values[-1]:.3f}</i>" in text_html(trace, SCALE)
     with pytest.raises(ValueError, match="no bytes to trace"):
         trace_units(model, b"", [2])

@@ -67,4 +67,4 @@ def test_an_occurrence_stands_among_its_neighbours() -> None:
     by_word = {change.word: change for change in word_changes(data, np.zeros(len(data)))}
     assert occurrence(data, by_word["i"]).startswith("[I] said it was")
     assert occurrence(data, by_word["good"]) == "I said it was [good,] and été " + "x" * 20
-    assert occurrence(data, by_word["x" * 50]) == "said it was good, and été [" + "x" * 50 + "]"
+    assert occurrence(data, by_word["x" * 50]) == "I said it was good, and été [" + "x" * 50 + "]"
