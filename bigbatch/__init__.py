@@ -21,6 +21,8 @@ _PUBLIC = {
     "evaluate_bpc": "bigbatch.training.evaluate",
     "TokenStore": "bigbatch.data.token_store",
     "load_labelled": "bigbatch.data.labelled",
+    "Sampling": "bigbatch.inference.sampling",
+    "decode": "bigbatch.inference.decode",
     "featurize": "bigbatch.sentiment.featurize",
     "MLSTMFeaturizer": "bigbatch.sentiment.estimators",
     "SentimentProbe": "bigbatch.sentiment.probe",

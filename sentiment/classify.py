@@ -56,7 +56,7 @@ class Classifier:
             ValueError: No model, no probe, a damaged file, or a probe fitted on a checkpoint that is gone; the message
                 names the command to run.
         """
-        probe, about, loaded = load_parts(Path(run_dir), task, device)
+        loaded, probe, about = load_probed(Path(run_dir), task, device)
         return cls(loaded.model, probe, list(about["class_names"]), about, Path(run_dir))
 
     def predict_proba(self, texts: Sequence[str], batch_size: int = 128, progress: bool = False) -> np.ndarray:
@@ -73,16 +73,16 @@ class Classifier:
         return featurize(self.model, texts, batch_size=batch_size, progress=progress, **options)
 
 
-def load_parts(
+def load_probed(
     run_dir: Path, task: str | None = None, device: str = "cpu"
-) -> tuple[SentimentProbe, dict[str, Any], LoadedModel]:
-    """The probe of a folder, what was recorded about it, and the model it was fitted on.
+) -> tuple[LoadedModel, SentimentProbe, dict[str, Any]]:
+    """The model of a folder, a probe fitted on it, and what `transfer.py` recorded about that.
 
     Raises:
         ValueError: As `Classifier.load`.
     """
     probe, about = SentimentProbe.load(_probe_path(run_dir, task))
-    return probe, about, _model_of_probe(run_dir, about, device)
+    return _model_of_probe(run_dir, about, device), probe, about
 
 
 def check_published(folder: Path) -> None:

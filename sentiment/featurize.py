@@ -113,17 +113,17 @@ def featurize(
 
 def cell_trace(
     model: nn.Module,
-    text: str,
+    text: str | bytes,
     *,
     units: Sequence[int] | None = None,
     state: StateKind = "cell",
     transform: Transform = "raw",
 ) -> np.ndarray:
-    """State of the last layer after every byte of the cleaned text, for heatmaps.
+    """State of the last layer after every byte of a text, for heatmaps.
 
     Args:
         model: Byte language model.
-        text: One text; its bytes are those of `clean_review(text)`.
+        text: One text, read as `clean_review(text)`; or bytes, read as they are.
         units: Keep these units only (a long text times all units may not fit in memory); None for all.
         state: "cell" or "hidden".
         transform: "raw" or "tanh".
@@ -132,12 +132,15 @@ def cell_trace(
         Values, shape (num_bytes, H) or (num_bytes, len(units)), float32. The last row is the feature of the text.
 
     Raises:
-        ValueError: An unknown option or a unit index out of range.
+        ValueError: An unknown option, a unit index out of range, or no bytes.
     """
     _check_options(model, state, transform, -1, 1)
+    data = clean_review(text) if isinstance(text, str) else text
+    if not data:
+        raise ValueError("there are no bytes to trace a unit through")
     hidden_size = _config(model).hidden_size
     columns = list(range(hidden_size)) if units is None else [check_unit(unit, hidden_size) for unit in units]
-    tokens = torch.from_numpy(np.frombuffer(clean_review(text), dtype=np.uint8).copy())
+    tokens = torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy())
     device = next(model.parameters()).device
     pieces, carried = [], None
     with _evaluating(model):
@@ -148,6 +151,57 @@ def cell_trace(
             pieces.append(values.float().cpu().numpy())
     trace = np.concatenate(pieces)
     return np.tanh(trace) if transform == "tanh" else trace
+
+
+def unit_traces(
+    model: nn.Module,
+    texts: Sequence[str],
+    unit: int,
+    *,
+    state: StateKind = "cell",
+    transform: Transform = "raw",
+    batch_size: int = 64,
+    progress: bool = True,
+) -> list[np.ndarray]:
+    """One unit of the last layer after every byte of each cleaned text: `cell_trace` for many texts side by side.
+
+    Args:
+        model: Byte language model.
+        texts: n texts, each read as `clean_review(text)`.
+        unit: The unit.
+        state: "cell" or "hidden".
+        transform: "raw" or "tanh".
+        batch_size: Texts read at once; speed only.
+        progress: Show a bar on standard error, where that is a terminal.
+
+    Returns:
+        For each text its values, shape (num_bytes,), float32.
+
+    Raises:
+        ValueError: An unknown option or a unit that the model lacks.
+    """
+    _check_options(model, state, transform, -1, batch_size)
+    check_unit(unit, _config(model).hidden_size)
+    cleaned = [clean_review(text) for text in texts]
+    order = sorted(range(len(cleaned)), key=lambda row: -len(cleaned[row]))
+    device = next(model.parameters()).device
+    found: list[np.ndarray] = [np.empty(0, dtype=np.float32)] * len(cleaned)
+    bar = tqdm(total=len(order), unit="text", desc="trace", disable=None if progress else True)
+    with bar, _evaluating(model):
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            tokens = np.zeros((max(len(rows), MIN_ROWS), len(cleaned[rows[0]])), dtype=np.uint8)
+            for line, row in zip(tokens, rows):
+                line[: len(cleaned[row])] = np.frombuffer(cleaned[row], dtype=np.uint8)
+            pieces, carried = [], None
+            for piece in torch.from_numpy(tokens).split(_window_length(model, len(tokens)), dim=1):
+                hidden, carried, cells = _encode(model, piece.to(device), carried, None, return_cells=True)
+                pieces.append((cells if state == "cell" else hidden)[:, :, unit].float().cpu().numpy())
+            values = np.concatenate(pieces, axis=1)
+            for line, row in zip(np.tanh(values) if transform == "tanh" else values, rows):
+                found[row] = line[: len(cleaned[row])].copy()
+            bar.update(len(rows))
+    return found
 
 
 def check_texts(texts: Sequence[str]) -> Sequence[str]:

@@ -1,7 +1,7 @@
-"""Text coloured character by character by one unit, as HTML: what `visualize.py` draws as PNG, pages show as this.
+"""Text coloured character by character by units, as HTML: what `text_picture.py` draws as PNG, pages show as this.
 
-The model works on bytes, a reader on characters: a character takes the value after its last byte, and marks that belong
-to the character before them (accents, emoji modifiers) are shown with it. All text is escaped.
+The model works on bytes, a reader on characters (`characters.py`): a character takes the value after its last byte. All
+text is escaped, and its order is left to the browser, which lays out each text by its own first letter.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import numpy as np
 from torch import nn
 
 from ..data.cleaning import PREFIX, SUFFIX, clean_review
+from .characters import characters_of
 from .featurize import StateKind, Transform, cell_trace
 
-# Orange - light grey - blue: told apart with any colour vision, and dark text is readable (4.5 : 1) on all of it.
+# Orange - light grey - blue, the outer colours of ColorBrewer's PuOr (orange) and RdBu (blue): told apart with any colour
+# vision, and dark text is readable (4.5 : 1) on all of it.
 PALETTE = ((230, 97, 1), (253, 184, 99), (247, 247, 247), (146, 197, 222), (67, 147, 195))
-_ZERO_WIDTH_JOINER = "\u200d"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,11 @@ class Scale:
     negative: str = "negative"
     positive: str = "positive"
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Values at the negative and at the positive end."""
+        return self.center - self.sign * self.limit, self.center + self.sign * self.limit
+
     def position(self, values: np.ndarray) -> np.ndarray:
         """Values on the scale from -1 (negative end) to +1 (positive end)."""
         return np.clip(self.sign * (np.asarray(values, dtype=np.float64) - self.center) / self.limit, -1, 1)
@@ -76,41 +82,19 @@ def fit_scale(traces: Sequence[Trace], center: float = 0.0, sign: int = 1, **nam
     return Scale(center, limit if limit > 0 else 1.0, sign, **names)
 
 
-def characters_of(data: bytes) -> tuple[list[str], np.ndarray]:
-    """Splits bytes into what a reader takes for characters.
+@dataclass(frozen=True)
+class Panel:
+    """Some texts coloured by one unit.
 
-    Args:
-        data: Bytes, UTF-8 or not; a byte that is no part of a character stands for itself.
-
-    Returns:
-        The characters and for each the index of its last byte, int64.
+    Attributes:
+        name: What the unit is called, above its scale and (of several) before each text.
+        scale: Of this unit.
+        traces: One for each text, in the same order in all panels of a page; captions are taken from the first panel.
     """
-    characters: list[str] = []
-    ends: list[int] = []
-    position = 0
-    for character in data.decode("utf-8", errors="surrogateescape"):
-        position += len(character.encode("utf-8", errors="surrogateescape"))
-        if characters and _belongs_to(characters[-1], character):
-            characters[-1] += character
-            ends[-1] = position - 1
-        else:
-            characters.append(character)
-            ends.append(position - 1)
-    return characters, np.array(ends, dtype=np.int64)
 
-
-def _belongs_to(before: str, character: str) -> bool:
-    """Whether a code point changes the one before it and is shown with it."""
-    if unicodedata.category(character) in ("Mn", "Me", "Mc") or character == _ZERO_WIDTH_JOINER:
-        return True
-    if before.endswith(_ZERO_WIDTH_JOINER) or "\U0001f3fb" <= character <= "\U0001f3ff":
-        return True
-    # Two regional indicators make one flag.
-    return _is_regional(character) and len(before) == 1 and _is_regional(before)
-
-
-def _is_regional(character: str) -> bool:
-    return "\U0001f1e6" <= character <= "\U0001f1ff"
+    name: str
+    scale: Scale
+    traces: list[Trace]
 
 
 def trace_text(
@@ -127,43 +111,84 @@ def trace_text(
     Raises:
         ValueError: A unit the model does not have.
     """
-    values = cell_trace(model, text, units=[unit], state=state, transform=transform)[:, 0]
-    data = clean_review(text)
-    prefix = PREFIX.encode()
-    assert data.startswith(prefix) and data.endswith(SUFFIX.encode())
-    characters, ends = characters_of(data[len(prefix) :])
-    return Trace(characters, values[ends + len(prefix)], caption)
+    return trace_units(model, text, [unit], state=state, transform=transform, caption=caption)[0]
+
+
+def trace_units(
+    model: nn.Module,
+    text: str | bytes,
+    units: Sequence[int],
+    *,
+    state: StateKind = "cell",
+    transform: Transform = "raw",
+    caption: str = "",
+) -> list[Trace]:
+    """Values of several units after each character of a text, one trace for each unit.
+
+    Args:
+        model: Byte language model.
+        text: A text, cleaned as in training and shown without its prefix; or bytes, read as they are and shown whole, with
+            a space that repeats the last value where a cleaned text has its last.
+        units: Of the last layer.
+        state: "cell" or "hidden".
+        transform: "raw" or "tanh".
+        caption: Of each trace.
+
+    Raises:
+        ValueError: A unit the model does not have, or no bytes.
+    """
+    values = cell_trace(model, text, units=units, state=state, transform=transform)
+    data, start = text, 0
+    if isinstance(data, str):
+        data, start = clean_review(data), len(PREFIX.encode())
+        assert data.startswith(PREFIX.encode()) and data.endswith(SUFFIX.encode())
+    characters, ends = characters_of(data[start:])
+    if isinstance(text, bytes):
+        characters, ends = [*characters, SUFFIX], np.append(ends, ends[-1])
+    return [Trace(characters, values[ends + start, column], caption) for column in range(len(units))]
 
 
 CSS = """\
 .bb-text{margin:.35rem 0 1.1rem;font:15px/1.9 ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;
 color:#111;white-space:pre-wrap;overflow-wrap:anywhere}
 .bb-text i{font-style:normal;padding:.22em 0}
-.bb-text i.end{margin-left:.5em;padding:.22em .55em;border:1px solid #555;border-radius:3px;font-size:.8em;unicode-bidi:isolate}
-.bb-caption{margin:0;font-size:.9rem;color:#444}
+.bb-text i.end{margin-inline-start:.5em;padding:.22em .55em;border:1px solid #555;border-radius:3px;font-size:.8em;
+unicode-bidi:isolate}
+.bb-caption{margin:0;font-size:.9rem;color:#444;overflow-wrap:anywhere}
+.bb-unit{margin:.35rem 0 0;font-size:.8rem;color:#444}
+.bb-unit+.bb-text{margin:.1rem 0 .5rem}
 .bb-scale{display:flex;flex-wrap:wrap;align-items:center;gap:.2rem .6rem;font-size:.85rem;color:#444;margin:.6rem 0 1.2rem}
+.bb-scale b{min-width:6rem}
 .bb-scale .bar{width:16rem;max-width:40vw;height:.8rem;border:1px solid #bbb;border-radius:2px}
 """
 
 
 def text_html(trace: Trace, scale: Scale) -> str:
     """One coloured text as an HTML fragment (styled by `CSS`); hovering over a character shows its value."""
+    return f"{_caption_html(trace.caption)}{_spans_html(trace, scale)}"
+
+
+def _caption_html(caption: str) -> str:
+    return f'<p class="bb-caption" dir="auto">{html.escape(caption)}</p>\n' if caption else ""
+
+
+def _spans_html(trace: Trace, scale: Scale) -> str:
     spans = []
     colors = [_hex(color) for color in scale.colors(trace.values)]
     for character, value, color in zip(trace.characters[:-1], trace.values, colors):
-        shown, note = _visible(character)
+        shown, note = visible(character)
         spans.append(f'<i style="background:{color}" title="{value:.4f}{note}">{html.escape(shown)}</i>')
     final = f"{trace.values[-1]:.3f}"
-    spans.append(f'<i class="end" style="background:{colors[-1]}" title="after the last space: {final}">{final}</i>')
-    caption = f'<p class="bb-caption">{html.escape(trace.caption)}</p>\n' if trace.caption else ""
-    return f'{caption}<p class="bb-text" dir="auto">{"".join(spans)}</p>\n'
+    style = f'class="end" dir="ltr" style="background:{colors[-1]}"'
+    spans.append(f'<i {style} title="after the last space: {final}">{final}</i>')
+    return f'<p class="bb-text" dir="auto">{"".join(spans)}</p>\n'
 
 
 def _hex(color: Sequence[int] | np.ndarray) -> str:
     return "#" + "".join(f"{int(channel):02x}" for channel in color)
 
 
-def _visible(character: str) -> tuple[str, str]:
+def visible(character: str) -> tuple[str, str]:
     """What to show for a character, and a note for those that cannot be shown themselves."""
     code = ord(character[0])
     if 0xDC80 <= code <= 0xDCFF:
@@ -177,25 +202,40 @@ def _visible(character: str) -> tuple[str, str]:
     return character, ""
 
 
-def scale_html(scale: Scale) -> str:
-    """The legend of a scale: a bar of its colours with the values at both ends."""
+_HOW_TO_READ = "hover for values; the box at the end is the feature"
+
+
+def scale_html(scale: Scale, name: str = "") -> str:
+    """The legend of a scale: a bar of its colours with the values at both ends, and what it belongs to."""
     stops = ",".join(_hex(color) for color in PALETTE)
-    low, high = scale.center - scale.sign * scale.limit, scale.center + scale.sign * scale.limit
+    low, high = scale.ends
+    note = "" if name else f"; {_HOW_TO_READ}"
     return (
-        f'<div class="bb-scale"><span>{html.escape(scale.negative)} ({low:.3g})</span>'
+        f'<div class="bb-scale">{f"<b>{html.escape(name)}</b>" if name else ""}'
+        f"<span>{html.escape(scale.negative)} ({low:.3g})</span>"
         f'<span class="bar" style="background:linear-gradient(to right,{stops})"></span>'
         f"<span>{html.escape(scale.positive)} ({high:.3g})</span>"
-        f"<span>grey at {scale.center:.3g}; hover for values; the box at the end is the feature</span></div>\n"
+        f"<span>grey at {scale.center:.3g}{note}</span></div>\n"
     )
 
 
-def heatmap_page(traces: Sequence[Trace], scale: Scale, title: str) -> str:
-    """A page of its own with all texts and one scale; it loads nothing from anywhere."""
-    texts = "".join(text_html(trace, scale) for trace in traces)
+def heatmap_page(panels: Sequence[Panel], title: str) -> str:
+    """A page of its own with all texts, each coloured by all units in turn, and a scale for each unit.
+
+    It loads nothing from anywhere.
+    """
+    legends = "".join(scale_html(panel.scale, panel.name if len(panels) > 1 else "") for panel in panels)
+    legends += f'<p class="bb-caption">{_HOW_TO_READ}</p>\n' if len(panels) > 1 else ""
+    texts = []
+    for traces in zip(*(panel.traces for panel in panels)):
+        texts.append(_caption_html(traces[0].caption))
+        for panel, trace in zip(panels, traces):
+            texts += [f'<p class="bb-unit">{html.escape(panel.name)}</p>\n'] if len(panels) > 1 else []
+            texts.append(_spans_html(trace, panel.scale))
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>\n'
         f'<meta name="viewport" content="width=device-width,initial-scale=1">\n<style>\n'
         f"body{{max-width:60rem;margin:2rem auto;padding:0 1rem;font-family:system-ui,sans-serif;background:#fff}}\n"
-        f"h1{{font-size:1.2rem}}\n{CSS}</style></head>\n<body><h1>{html.escape(title)}</h1>\n"
-        f"{scale_html(scale)}{texts}</body></html>\n"
+        f'h1{{font-size:1.2rem}}\n{CSS}</style></head>\n<body><h1 dir="auto">{html.escape(title)}</h1>\n'
+        f"{legends}{''.join(texts)}</body></html>\n"
     )

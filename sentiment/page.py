@@ -128,3 +128,13 @@ def table(rows: Sequence[tuple[str, str]]) -> str:
 def details(summary: str, text: str) -> str:
     """A block of preformatted text that opens on a click."""
     return f"<details><summary>{html.escape(summary)}</summary><pre>{html.escape(text)}</pre></details>"
+
+
+def grid(heads: Sequence[str], rows: Sequence[Sequence[str]], text_columns: Sequence[int] = (0,)) -> str:
+    """A table of plain cells; columns that are no text are numbers and stand to the right."""
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        kinds = ("" if column in text_columns else ' class="num"' for column in range(len(cells)))
+        return "<tr>" + "".join(f"<{tag}{k}>{html.escape(c)}</{tag}>" for k, c in zip(kinds, cells)) + "</tr>"
+
+    return f"<table>{line('th', heads)}{''.join(line('td', row) for row in rows)}</table>"

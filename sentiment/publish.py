@@ -20,7 +20,7 @@ from ..training.checkpoint import LoadedModel, save_weights
 from ..training.metrics import read_metrics, read_result
 from .card import model_card
 from .classify import PUBLISHED as ABOUT
-from .classify import load_parts
+from .classify import load_probed
 from .probe import SentimentProbe, write_atomic, write_json
 
 SCHEMA_VERSION = 1
@@ -47,7 +47,7 @@ def publish(
         OSError: It cannot be written.
     """
     run_dir, out = Path(run_dir), Path(out)
-    probe, probe_about, loaded = load_parts(run_dir, task)
+    loaded, probe, probe_about = load_probed(run_dir, task)
     about = describe(run_dir, probe, probe_about, loaded)
     about |= {"licence": licence}
     about["provenance"]["code_version"] = code_version or None

@@ -1,30 +1,24 @@
-"""Pictures of a transfer: the best unit by label, the probe's weights, and coloured text as PNG.
+"""Pictures of a transfer and of its units: the best unit by label, the probe's weights, correlations.
 
-Figures are objects of their own drawn by Agg: no pyplot, no global state, no display. `heatmap.py` holds the colours
-and the HTML form of the coloured text.
+Figures are objects of their own drawn by Agg: no pyplot, no global state, no display. Coloured text is `text_picture.py`.
 """
 
 from __future__ import annotations
 
 import io
-import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont
-from matplotlib.ft2font import FT2Font
-from matplotlib.patches import Rectangle
 
-from .heatmap import Scale, Trace, palette_colors
+from .heatmap import PALETTE
 from .probe import write_atomic
 
 NEGATIVE, POSITIVE, INK = "#e66101", "#2b7bba", "#222222"
 _EXTRA = ("#5e3c99", "#1b9e77", "#666666")
-PNG_COLUMNS, PNG_MAX_LINES = 96, 300
 
 
 def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
@@ -120,85 +114,25 @@ def probe_weights(coef: np.ndarray, path: Path, *, best_unit: int | None = None,
     save_figure(figure, path)
 
 
-def heatmap_png(traces: Sequence[Trace], scale: Scale, path: Path, title: str = "") -> None:
-    """Coloured texts as a picture, in a monospaced font, with the scale on top.
+def unit_correlations(correlations: np.ndarray, units: Sequence[int], path: Path) -> None:
+    """Correlations between units as a coloured square, with their values where there is room.
 
-    Characters that the font (DejaVu Sans Mono, which comes with matplotlib) lacks are shown as an empty box; use the
-    HTML form for emoji and right-to-left scripts.
-
-    Raises:
-        ValueError: More text than fits a picture.
+    Args:
+        correlations: Shape (k, k), from -1 to 1; NaN where a unit is constant.
+        units: The k units, for the axes.
+        path: PNG to write.
     """
-    lines: list[list[tuple[int, str, float]] | str] = []
-    for trace in traces:
-        lines += [trace.caption] if trace.caption else []
-        lines += [*_wrap(trace), ""]
-    if len(lines) > PNG_MAX_LINES:
-        raise ValueError(
-            f"{path}: {len(lines)} lines of text are too many for a picture of {PNG_MAX_LINES}; write .html"
-        )
-    cell_width, line_height = 0.088, 0.25
-    width, height = PNG_COLUMNS * cell_width + 0.4, (len(lines) + 3.2) * line_height
-    figure = Figure(figsize=(width, height))
-    axes = figure.add_axes((0.2 / width, 0, 1 - 0.4 / width, 1))
-    axes.set_xlim(0, PNG_COLUMNS)
-    axes.set_ylim(len(lines) + 3.2, 0)
-    axes.axis("off")
-    _draw_scale(axes, scale, title)
-    font = FontProperties(family="DejaVu Sans Mono", size=10)
-    known = FT2Font(findfont(font)).get_charmap()
-    for row, line in enumerate(lines):
-        top = row + 3.0
-        if isinstance(line, str):
-            caption = "".join(c if ord(c) in known else "□" for c in line)
-            axes.text(0, top + 0.55, caption, va="center", fontsize=9, color="#555555", parse_math=False)
-            continue
-        colors = scale.colors(np.array([value for _, _, value in line])) / 255
-        for (column, character, _), color in zip(line, colors):
-            cells = _columns(character)
-            axes.add_patch(Rectangle((column, top), cells, 0.94, facecolor=color, linewidth=0))
-            if not character.isspace():
-                glyph = character if all(ord(c) in known for c in character) else "□"
-                axes.text(
-                    column + cells / 2, top + 0.5, glyph, ha="center", va="center", fontproperties=font, color="#111111",
-                    parse_math=False,
-                )  # fmt: skip
+    figure, axes = _axes(5.4, 4.6)
+    image = axes.imshow(
+        correlations, cmap=LinearSegmentedColormap.from_list("ours", np.array(PALETTE) / 255), vmin=-1, vmax=1
+    )
+    places, names = range(len(units)), [str(unit) for unit in units]
+    axes.set_xticks(places, names, rotation=90)
+    axes.set_yticks(places, names)
+    axes.set_title("Correlation of units over the texts", fontsize=10, loc="left")
+    if len(units) <= 12:
+        for (row, column), value in np.ndenumerate(correlations):
+            if np.isfinite(value):
+                axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=6.5, color=INK)
+    figure.colorbar(image, ax=axes, shrink=0.85).ax.tick_params(labelsize=8)
     save_figure(figure, path)
-
-
-def _draw_scale(axes: Axes, scale: Scale, title: str) -> None:
-    low, high = scale.center - scale.sign * scale.limit, scale.center + scale.sign * scale.limit
-    axes.text(0, 0.8, title, va="center", fontsize=11, color=INK, parse_math=False)
-    left, right = 28, 62
-    steps = np.linspace(-1, 1, 120)
-    for step, color in zip(steps, palette_colors(steps) / 255):
-        x = left + (step + 1) / 2 * (right - left)
-        axes.add_patch(Rectangle((x, 1.55), (right - left) / 119, 0.7, facecolor=color, linewidth=0))
-    axes.text(left - 1, 1.9, f"{scale.negative} ({low:.3g})", ha="right", va="center", fontsize=9, color="#555555")
-    axes.text(right + 2, 1.9, f"{scale.positive} ({high:.3g})", ha="left", va="center", fontsize=9, color="#555555")
-
-
-def _columns(character: str) -> int:
-    return 2 if unicodedata.east_asian_width(character[0]) in "WF" else 1
-
-
-def _wrap(trace: Trace) -> list[list[tuple[int, str, float]]]:
-    """Lines of (column, character, value), broken after the last space that fits."""
-    lines: list[list[tuple[int, str, float]]] = [[]]
-    column = 0
-    for character, value in zip(trace.characters, trace.values):
-        if ord(character[0]) < 0x20:
-            character = " "
-        if column + _columns(character) > PNG_COLUMNS:
-            line = lines[-1]
-            cut = max((i + 1 for i, (_, c, _) in enumerate(line) if c.isspace()), default=0)
-            rest = line[cut:] if cut else []
-            lines[-1] = line[: len(line) - len(rest)]
-            column, moved = 0, []
-            for _, c, v in rest:
-                moved.append((column, c, v))
-                column += _columns(c)
-            lines.append(moved)
-        lines[-1].append((column, character, float(value)))
-        column += _columns(character)
-    return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Generator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 # Under CI a skip is legal only for these reasons, and for tests that need a GPU.
-LEGAL_SKIPS = ("no real corpora at", "no published numbers at")
+LEGAL_SKIPS = ("no real corpora at", "no published numbers at", "no Chromium on the PATH")
 REPO = Path(__file__).resolve().parent.parent
 
 
@@ -40,6 +41,16 @@ def facts() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no published numbers at {folder}: set BIGBATCH_FACTS")
     return folder
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """A headless browser; tests of what a page looks like in it are skipped where there is none."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next((path for path in map(shutil.which, names) if path), None)
+    if found is None:
+        pytest.skip(f"no Chromium on the PATH: install one of {', '.join(names)}")
+    return found
 
 
 def skip_is_legal(reason: str, gpu: bool) -> bool:

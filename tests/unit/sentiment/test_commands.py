@@ -215,9 +215,17 @@ def test_heatmap_as_page_and_picture(transferred: Path, tmp_path: Path, capsys: 
     assert "unit 24 does not exist: the model has units 0 to 23" in capsys.readouterr().err
     assert call("heatmap", "superb", "--run-dir", transferred, "--output", "m.pdf") == 2
     assert "must end in .html or .png" in capsys.readouterr().err
+    assert (
+        call("heatmap", "superb", "dull", "--run-dir", transferred, "--unit", "5,7", "--unit", "5", "--output", page)
+        == 0
+    )
+    text = page.read_text(encoding="utf-8")
+    assert text.count('class="bar"') == 2 and text.count('class="bb-text"') == 4 and "Units of mine" in text
+    assert call("heatmap", "superb", "--run-dir", transferred, "--unit", "5,x", "--output", page) == 2
+    assert "--unit 5,x: 'x' is no unit; units are numbers such as 3 or 3,17" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["transfer", "classify", "heatmap"])
+@pytest.mark.parametrize("command", ["transfer", "classify", "heatmap", "generate", "units"])
 def test_help_shows_an_example_and_needs_no_torch(command: str) -> None:
     code = (
         "import sys\nfrom bigbatch.scripts.cli import main\n"

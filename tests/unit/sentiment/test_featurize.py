@@ -12,7 +12,7 @@ from bigbatch.models.config import LSTMConfig, MLSTMConfig
 from bigbatch.models.lstm import LSTM
 from bigbatch.models.mlstm import MLSTM
 from bigbatch.sentiment import featurize as module
-from bigbatch.sentiment.featurize import cell_trace, featurize, hash_model
+from bigbatch.sentiment.featurize import cell_trace, featurize, hash_model, unit_traces
 
 # fp32: two reduction orders of a 24-wide product, carried over a few hundred bytes. fp64 shows that it is rounding.
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-13}
@@ -257,3 +257,17 @@ def test_bad_options_are_one_clear_line() -> None:
     words = MLSTM(MLSTMConfig(vocab_size=100, hidden_size=8, embedding_size=4))
     with pytest.raises(ValueError, match="vocabulary of 100"):
         featurize(words, TEXTS, progress=False)
+
+
+@pytest.mark.parametrize(("state", "transform"), [("cell", "raw"), ("hidden", "tanh")])
+def test_traces_of_many_texts_are_those_of_each(state: str, transform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, options = build(num_layers=2), {"state": state, "transform": transform}
+    monkeypatch.setattr(module, "MAX_WINDOW", 50)
+    found = unit_traces(model, TEXTS, 7, batch_size=4, progress=False, **options)  # type: ignore[arg-type]
+    assert [len(trace) for trace in found] == [len(clean_review(text)) for text in TEXTS]
+    for text, trace in zip(TEXTS, found):
+        expected = cell_trace(model, text, units=[7], **options)[:, 0]  # type: ignore[arg-type]
+        np.testing.assert_allclose(trace, expected, atol=TOLERANCE[torch.float32])
+    with pytest.raises(ValueError, match="unit 24 does not exist"):
+        unit_traces(model, TEXTS, 24)
+    assert unit_traces(model, [], 7) == []

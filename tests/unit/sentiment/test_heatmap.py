@@ -14,13 +14,14 @@ from bigbatch.models.mlstm import MLSTM
 from bigbatch.sentiment.featurize import cell_trace, featurize
 from bigbatch.sentiment.heatmap import (
     PALETTE,
+    Panel,
     Scale,
     Trace,
-    characters_of,
     fit_scale,
     heatmap_page,
     text_html,
     trace_text,
+    trace_units,
 )
 
 SCALE = Scale(center=0.0, limit=1.0)
@@ -56,14 +57,14 @@ def model() -> MLSTM:
 
 
 def test_text_with_markup_stays_text() -> None:
-    reader = Reader(heatmap_page([make_trace(HOSTILE, caption=HOSTILE)], SCALE, HOSTILE))
+    reader = Reader(heatmap_page([Panel(HOSTILE, SCALE, [make_trace(HOSTILE, caption=HOSTILE)])] * 2, HOSTILE))
     assert not {"script", "img", "link", "iframe"} & set(reader.tags)
     assert not any(name.startswith("on") or name in ("src", "href") for name, _ in reader.attributes)
-    assert reader.text.count(HOSTILE) == 4  # title, heading, caption, the coloured text itself
+    assert reader.text.count(HOSTILE) == 9  # title, heading, caption; of each unit legend, name and the coloured text
 
 
 def test_page_loads_nothing() -> None:
-    page = heatmap_page([make_trace("plain")], SCALE, "page")
+    page = heatmap_page([Panel("unit", SCALE, [make_trace("plain")])], "page")
     assert not re.search(r"https?:|url\(|@import|<script|<link", page)
 
 
@@ -92,24 +93,6 @@ def test_value_of_a_character_is_the_one_after_its_last_byte(model: MLSTM) -> No
 def test_hover_of_a_multibyte_character_shows_that_value(model: MLSTM) -> None:
     trace = trace_text(model, "日", unit=0)
     assert f'title="{cell_trace(model, "日")[4, 0]:.4f}">日<' in text_html(trace, SCALE)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("cafe\u0301!", ["c", "a", "f", "e\u0301", "!"]),
-        ("👍🏽ok", ["👍🏽", "o", "k"]),
-        ("👩\u200d🔧.", ["👩\u200d🔧", "."]),
-        ("🇫🇷🇩🇪", ["🇫🇷", "🇩🇪"]),
-        ("❤\ufe0f", ["❤\ufe0f"]),
-        ("שלום", ["ש", "ל", "ו", "ם"]),
-    ],
-)
-def test_marks_stay_with_their_character(text: str, expected: list[str]) -> None:
-    characters, ends = characters_of(text.encode())
-    assert characters == expected
-    sizes = np.diff([-1, *ends])
-    assert sizes.tolist() == [len(character.encode()) for character in expected]
 
 
 def test_bytes_that_are_no_text_are_shown_as_such(model: MLSTM) -> None:
@@ -161,3 +144,33 @@ def test_unit_out_of_range(model: MLSTM) -> None:
         trace_text(model, "x", unit=12)
     with pytest.raises(ValueError, match="unit -1 does not exist"):
         trace_text(model, "x", unit=-1)
+
+
+def test_several_units_have_each_its_own_scale_and_row(model: MLSTM) -> None:
+    texts = ["one good lamp", "two"]
+    rows = [trace_units(model, text, [3, 7], caption=f"about {text}") for text in texts]
+    for text, row in zip(texts, rows):
+        for unit, trace in zip((3, 7), row):
+            np.testing.assert_array_equal(trace.values, trace_text(model, text, unit).values)
+    scales = [Scale(0.0, 0.1, negative="low", positive="high"), Scale(0.5, 0.2, -1, "bad", "good")]
+    panels = [
+        Panel(f"Unit {unit}", scale, [row[i] for row in rows]) for i, (unit, scale) in enumerate(zip((3, 7), scales))
+    ]
+    page = heatmap_page(panels, "two units")
+    assert [page.count(word) for word in ("about one", "about two", "Unit 3", "Unit 7")] == [1, 1, 3, 3]
+    assert page.count('class="bar"') == 2 and "good (0.3)" in page and "bad (0.7)" in page and "low (-0.1)" in page
+    order = [page.index(f"about {texts[0]}"), page.index(text_html(rows[0][0], scales[0]).partition("\n")[2])]
+    order += [page.index(text_html(rows[0][1], scales[1]).partition("\n")[2]), page.index(f"about {texts[1]}")]
+    assert order == sorted(order)
+
+
+def test_bytes_are_read_as_they_are_and_shown_whole(model: MLSTM) -> None:
+    data = "\n Good\n é".encode()
+    (trace,) = trace_units(model, data, [2])
+    assert trace.characters == ["\n", " ", "G", "o", "o", "d", "\n", " ", "é", " "]
+    with torch.no_grad():
+        _, _, cells = model.encode(torch.tensor([list(data)]), return_cells=True)
+    np.testing.assert_allclose(trace.values, cells[0, [0, 1, 2, 3, 4, 5, 6, 7, 9, 9], 2], atol=1e-6)
+    assert ">é</i>" in text_html(trace, SCALE) and f">{trace.values[-1]:.3f}</i>" in text_html(trace, SCALE)
+    with pytest.raises(ValueError, match="no bytes to trace"):
+        trace_units(model, b"", [2])

@@ -1,4 +1,4 @@
-"""The PNGs: written, of the promised size, the same for the same numbers, with the colours of the scale in them."""
+"""The PNGs: written, of the promised size, the same for the same numbers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bigbatch.sentiment.heatmap import PALETTE, Scale, Trace
-from bigbatch.sentiment.visualize import _wrap, heatmap_png, probe_weights, unit_histogram
+from bigbatch.sentiment.heatmap import PALETTE
+from bigbatch.sentiment.visualize import probe_weights, unit_correlations, unit_histogram
 from matplotlib.image import imread
 
 
@@ -22,10 +22,6 @@ def _no_warnings():
 def colors_in(path: Path) -> set[tuple[int, int, int]]:
     pixels = (imread(path)[..., :3] * 255).round().astype(int).reshape(-1, 3)
     return {(r, g, b) for r, g, b in np.unique(pixels, axis=0).tolist()}
-
-
-def make_trace(text: str) -> Trace:
-    return Trace([*text, " "], np.linspace(-2, 2, len(text) + 1).astype(np.float32))
 
 
 def test_histogram_shows_both_labels(tmp_path: Path) -> None:
@@ -51,23 +47,10 @@ def test_weights(coef: np.ndarray, tmp_path: Path) -> None:
     assert imread(tmp_path / "w.png").shape[:2] == (570, 960)
 
 
-def test_heatmap_has_the_colours_of_its_ends(tmp_path: Path) -> None:
-    path = tmp_path / "m.png"
-    heatmap_png([make_trace("ab $x_1$ \\frac <b> 日本 😀 e\u0301")], Scale(0.0, 1.0), path, "Unit $3$")
-    assert {PALETTE[0], PALETTE[-1]} <= colors_in(path)
-
-
-def test_lines_break_at_spaces_and_keep_every_character() -> None:
-    text = " ".join(["seven77"] * 40) + " " + "x" * 230
-    trace = make_trace(text)
-    lines = _wrap(trace)
-    assert "".join(c for line in lines for _, c, _ in line) == text + " "
-    assert [v for line in lines for _, _, v in line] == trace.values.tolist()
-    assert all(line[-1][0] < 96 for line in lines)
-    assert all(line[0][0] == 0 and not line[0][1].isspace() for line in lines[:4])
-
-
-def test_too_much_text_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"too many for a picture of 300; write \.html"):
-        heatmap_png([make_trace("word " * 6000)], Scale(0.0, 1.0), tmp_path / "m.png")
-    assert not (tmp_path / "m.png").exists()
+@pytest.mark.parametrize("size", [1, 3, 20])
+def test_correlations(size: int, tmp_path: Path) -> None:
+    values = np.eye(size) * 2 - 1
+    values[0, 0] = np.nan if size > 1 else 1.0
+    unit_correlations(values, range(100, 100 + size), tmp_path / "c.png")
+    assert imread(tmp_path / "c.png").shape[:2] == (690, 810)
+    assert PALETTE[-1] in colors_in(tmp_path / "c.png")
