@@ -15,7 +15,8 @@ from sklearn.feature_selection import mutual_info_classif
 from tqdm import tqdm
 
 from ..evaluation.statistics import accuracy_interval
-from .probe import SentimentProbe, check_labels
+from .checks import check_labels
+from .probe import SentimentProbe
 
 _BLOCK_UNITS = 64
 

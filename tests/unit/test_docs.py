@@ -158,8 +158,8 @@ def test_examples_can_be_parsed(document: Path, tmp_path: Path, monkeypatch: pyt
             continue
         argv = cli.with_dashes(call[1:])
         try:
-            if call[0] == "train":
-                train.parse(argv)
+            if call[0] in ("train", "finetune"):
+                importlib.import_module(f"bigbatch.scripts.{call[0]}").parse(argv)
             else:
                 importlib.import_module(f"bigbatch.scripts.{call[0]}").build_parser().parse_args(argv)
         except (ValueError, SystemExit) as error:
