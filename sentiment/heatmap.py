@@ -193,6 +193,8 @@ def visible(character: str) -> tuple[str, str]:
     code = ord(character[0])
     if 0xDC80 <= code <= 0xDCFF:
         return "\ufffd", f" (byte 0x{code - 0xDC00:02x})"
+    if character[0] in "\r\n":
+        return "↵", " (end of line)"  # most fonts have it, few the picture of a control character
     if code < 0x20:
         return chr(0x2400 + code), f" (control character {code})"
     if 0x7F <= code < 0xA0:

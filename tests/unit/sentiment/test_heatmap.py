@@ -171,6 +171,7 @@ def test_bytes_are_read_as_they_are_and_shown_whole(model: MLSTM) -> None:
     with torch.no_grad():
         _, _, cells = model.encode(torch.tensor([list(data)]), return_cells=True)
     np.testing.assert_allclose(trace.values, cells[0, [0, 1, 2, 3, 4, 5, 6, 7, 9, 9], 2], atol=1e-6)
+    assert text_html(trace, SCALE).count(' (end of line)">↵</i>') == 2
     assert ">é</i>" in text_html(trace, SCALE) and f">{trace.values[-1]:.3f}</i>" in text_html(trace, SCALE)
     with pytest.raises(ValueError, match="no bytes to trace"):
         trace_units(model, b"", [2])
