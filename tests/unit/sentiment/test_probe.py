@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from bigbatch.sentiment.probe import PUBLISHED_CS, SentimentProbe, logistic_regression
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 from sklearn.multiclass import OneVsRestClassifier
 
 Data = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -116,6 +117,32 @@ def test_file_round_trip_is_exact(tmp_path: Path) -> None:
     assert about == {"model_hash": "abc"} and loaded.C_ == probe.C_ and loaded.top_units() == probe.top_units()
     np.testing.assert_array_equal(loaded.predict_proba(data[2]), probe.predict_proba(data[2]))
     assert sorted(p.name for p in path.parent.iterdir()) == ["demo.json", "demo.safetensors"]
+
+
+def test_a_file_of_before_calibration_is_read(tmp_path: Path) -> None:
+    data = make_data()
+    probe, path = SentimentProbe(max_iter=77).fit(*data), tmp_path / "demo.json"
+    probe.save(path, {})
+    content = json.loads(path.read_text())
+    for name in ("criterion", "calibration", "validation_fraction", "n_iter", "fitted_calibration"):
+        del content[name]
+    path.write_text(json.dumps(content))
+    loaded, _ = SentimentProbe.load(path)
+    assert loaded.get_params() == probe.get_params() and loaded.calibration_ is None
+    np.testing.assert_array_equal(loaded.predict_proba(data[2]), probe.predict_proba(data[2]))
+
+
+def test_log_loss_chooses_by_log_loss() -> None:
+    X, y, X_val, y_val = make_data(seed=3, n=120, units=60)
+    probe = SentimentProbe(criterion="log_loss").fit(X, y, X_val, y_val)
+    losses = []
+    for C in PUBLISHED_CS:
+        model = logistic_regression(l1=True, C=C, solver="liblinear", random_state=42, max_iter=1000)
+        losses.append(log_loss(y_val, model.fit(X.astype(np.float64), y).predict_proba(X_val)))
+    best = PUBLISHED_CS[int(np.argmin(losses))]
+    assert best == probe.C_
+    with pytest.raises(ValueError, match="criterion is 'auc'; choose one of accuracy, log_loss"):
+        SentimentProbe(criterion="auc").fit(X, y, X_val, y_val)
 
 
 def test_damaged_files_are_one_clear_line(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bigbatch.data.labelled import LabelledData, load_labelled
+from bigbatch.evaluation.scores import classification_scores
 from bigbatch.evaluation.statistics import accuracy_interval, paired_difference
 from bigbatch.sentiment.baselines import TfidfBaseline
 from bigbatch.sentiment.featurize import featurize
@@ -46,6 +47,9 @@ def test_every_number_is_that_of_its_part(run_dir: Path, splits: Splits) -> None
             key: getattr(interval, key) for key in ("accuracy", "n", "low", "high")
         }, name
     assert summary["probe_minus_tfidf"] == paired_difference(probe.predict(X_test), tfidf, test.labels).to_dict()
+    assert summary["scores"] == classification_scores(
+        test.labels, probe.predict(X_test), train.classes, probe.predict_proba(X_test)
+    )
     assert (summary["probe"]["C"], summary["probe"]["n_nonzero"]) == (probe.C_, probe.n_nonzero_)
     assert (summary["unit"]["index"], summary["unit"]["sign"]) == (unit.index_, unit.sign_)
     assert summary["model"]["hash"] == loaded.model_hash and summary["model"]["tokens"] == 6400
@@ -140,6 +144,9 @@ def test_split_validation_is_stratified_seeded_and_whole(splits: Splits) -> None
     assert split_validation(train, 0.1, seed=4)[1].texts != val.texts
     with pytest.raises(ValueError, match="between 0 and 1"):
         split_validation(train, 1.0)
+    numbers = replace(train, labels=np.arange(120.0), classes=[])
+    rest, val = split_validation(numbers, 0.25)
+    assert len(val) == 30 and sorted([*rest.labels, *val.labels]) == list(range(120))
     lonely = replace(train, texts=train.texts[:3], labels=np.array([0, 0, 1]))
     with pytest.raises(ValueError, match="class 'positive' has one training row"):
         split_validation(lonely)
