@@ -54,7 +54,7 @@ setup(
         "torch>=2.9,<3",
         "numpy>=1.26",
         "pandas>=2.2",
-        "scikit-learn>=1.5",
+        "scikit-learn>=1.6",
         "matplotlib>=3.8",
         "tqdm>=4.66",
         "jsonargparse[signatures]>=4.49",

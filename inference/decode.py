@@ -22,7 +22,7 @@ from ..models.recurrent import RecurrentState
 from .sampling import Sampling, draw, probabilities
 from .utf8 import MISSING, NEXT, START, allowed_bytes, state_after
 
-# One stream costs a third more than alone (mLSTM, H 128 to 1024, one thread), many 10 to 30 % more than 64 rows at once.
+# One stream costs a third more than alone (mLSTM, H 128 to 1024, one thread), and 16 rows reach 45 to 87 % of the throughput of 64.
 BLOCK_ROWS = 16
 PROMPT_WINDOW = 256
 PLAIN = Sampling()

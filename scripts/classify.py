@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import csv
+import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..sentiment.classify import Classifier
+    from ..sentiment.finetuned import FinetunedClassifier
+    from ..sentiment.label_files import LabelFile, Labelled
 
-DESCRIPTION = """Label texts with a trained model and its probe.
+DESCRIPTION = """Label texts with a trained model and its probe, or with a fine-tuned one.
 
   bigbatch classify "Not bad at all, and the battery lasts."
   bigbatch classify --file new.csv --output labelled.csv --rejects rejected.jsonl
@@ -24,7 +25,7 @@ DESCRIPTION = """Label texts with a trained model and its probe.
 --model takes a folder of bigbatch publish. Without it and without --run-dir the newest run under runs/ that has a probe
 is used, and named. Rows come out in the order in which they came in; rows without text go to the reject file with the
 reason (by default OUTPUT.rejects.jsonl, or messages on standard error where there is no output file). A file is
-streamed, whatever its size."""
+streamed, whatever its size; stopped in between, the same command goes on where it was."""
 
 # Texts that are sorted by length together; bounds the memory, whatever the size of the input.
 CHUNK_ROWS, CHUNK_CHARACTERS = 4096, 2**24
@@ -43,58 +44,34 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--text-key", metavar="COLUMN", help="column of the text in --file; guessed and printed if not given"
     )
-    parser.add_argument("--run-dir", metavar="RUN", help="run folder with a probe (default: the newest under runs/)")
+    parser.add_argument(
+        "--run-dir",
+        metavar="RUN",
+        help="run folder with a probe, or of finetune (default: the newest under runs/)",
+    )
     parser.add_argument("--model", metavar="FOLDER", help="folder of bigbatch publish, instead of a run folder")
     parser.add_argument("--task", help="which probe of the run (default: the newest)")
     parser.add_argument("--output", metavar="FILE", help="write here instead of standard output")
-    parser.add_argument("--format", choices=("csv", "jsonl"), help="default: by the name of --output, else csv")
+    parser.add_argument(
+        "--format", choices=("csv", "jsonl", "parquet"), help="default: by the name of --output, else csv"
+    )
     parser.add_argument("--rejects", metavar="FILE", help="JSONL file for rows without text")
     parser.add_argument("--batch-size", type=int, default=128, help="texts read at once; speed only (default: 128)")
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto")
     return parser
 
 
-def json_line(row: dict[str, Any]) -> str:
-    """One JSON line. Bytes that were no UTF-8 are escaped, so that the file as a whole is UTF-8."""
-    line = json.dumps(row, ensure_ascii=False, default=str)
-    try:
-        line.encode()
-    except UnicodeEncodeError:
-        line = json.dumps(row, default=str)
-    return line + "\n"
+Reject = Callable[[int, str, Any], None]
 
 
-class Rejects:
-    """Rows that cannot be classified: one JSON object each, in a file if there is one, else on standard error."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path, self.count = path, 0
-        self._file: TextIO | None = None
-        if path is not None and path.is_file():
-            path.unlink()  # of an earlier run; no file means that nothing was rejected
-
-    def add(self, number: int, reason: str, record: Any) -> None:
-        self.count += 1
-        if self.path is None:
-            print(f"row {number} rejected: {reason}", file=sys.stderr)
-            return
-        if self._file is None:
-            self._file = self.path.open("w", encoding="utf-8")
-        self._file.write(json_line({"row": number, "reason": reason, "record": record}))
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-
-def read_items(args: argparse.Namespace, rejects: Rejects) -> Iterator[Item]:
-    """Numbered texts from arguments, a file or standard input; those without text go to `rejects`."""
+def read_items(args: argparse.Namespace, reject: Reject) -> Iterator[Item]:
+    """Numbered texts from arguments, a file or standard input; those without text go to `reject`."""
     if args.text:
-        yield from _with_text(enumerate(args.text, 1), rejects)
+        yield from _with_text(enumerate(args.text, 1), reject)
     elif args.file is None:
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")  # type: ignore[union-attr]
         yield from _with_text(
-            ((n, line.removesuffix("\n").removesuffix("\r")) for n, line in enumerate(sys.stdin, 1)), rejects
+            ((n, line.removesuffix("\n").removesuffix("\r")) for n, line in enumerate(sys.stdin, 1)), reject
         )
     else:
         from ..data.sources import SourceReport, iter_rows
@@ -102,7 +79,7 @@ def read_items(args: argparse.Namespace, rejects: Rejects) -> Iterator[Item]:
         report = SourceReport()
         rows = iter_rows(
             [args.file], args.text_key, on_bad_row="skip", report=report, labels=False,
-            on_reject=lambda bad: rejects.add(bad.number, bad.reason, bad.record),
+            on_reject=lambda bad: reject(bad.number, bad.reason, bad.record),
         )  # fmt: skip
         for row in rows:
             yield row.number, row.text
@@ -114,49 +91,21 @@ def read_items(args: argparse.Namespace, rejects: Rejects) -> Iterator[Item]:
             )
 
 
-def _with_text(items: Iterable[Item], rejects: Rejects) -> Iterator[Item]:
+def _with_text(items: Iterable[Item], reject: Reject) -> Iterator[Item]:
     for number, text in items:
         if text.strip():
             yield number, text
         else:
-            rejects.add(number, "no text", text)
+            reject(number, "no text", text)
 
 
-def make_writer(file: TextIO, kind: str, names: list[str]) -> Callable[[Item, str, Any], None]:
-    """A function that writes one row: its number, label, probability of the label, all probabilities, text."""
-    from ..data.cleaning import encode_text
-
-    if kind == "csv":
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["row", "label", "probability", *(f"probability_{name}" for name in names), "text"])
-
-        def write_csv(item: Item, label: str, probabilities: Any) -> None:
-            numbers = [f"{value:.6f}" for value in (probabilities.max(), *probabilities)]
-            # Half an emoji, from a JSON escape, has no place in a file; bytes that were no UTF-8 leave as they came.
-            text = encode_text(item[1]).decode(errors="surrogateescape")
-            writer.writerow([item[0], label, *numbers, text])
-
-        return write_csv
-
-    def write_jsonl(item: Item, label: str, probabilities: Any) -> None:
-        each = {name: round(float(value), 6) for name, value in zip(names, probabilities)}
-        row = {
-            "row": item[0],
-            "label": label,
-            "probability": max(each.values()),
-            "probabilities": each,
-            "text": item[1],
-        }
-        file.write(json_line(row))
-
-    return write_jsonl
-
-
-def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """Items in lists of bounded size, in rows and in characters."""
+def chunks(items: Iterable[Item], skip: int = 0) -> Iterator[list[Item]]:
+    """Items but the first `skip`, in lists of bounded size, in rows and in characters."""
     chunk: list[Item] = []
     characters = 0
-    for item in items:
+    for at, item in enumerate(items):
+        if at < skip:
+            continue
         chunk.append(item)
         characters += len(item[1])
         if len(chunk) == CHUNK_ROWS or characters >= CHUNK_CHARACTERS:
@@ -166,35 +115,92 @@ def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
         yield chunk
 
 
-def classify_stream(
-    classifier: Classifier, items: Iterable[Item], write: Callable[[Item, str, Any], None], batch_size: int
-) -> int:
-    """Classifies chunk by chunk; returns how many rows were written."""
-    total = 0
-    for chunk in chunks(items):
-        probabilities = classifier.predict_proba([text for _, text in chunk], batch_size)
-        labels = probabilities.argmax(axis=1)
-        for item, label, row in zip(chunk, labels, probabilities):
-            write(item, classifier.class_names[label], row)
-        total += len(chunk)
-    return total
+def label_chunk(classifier: Classifier | FinetunedClassifier, chunk: list[Item], batch_size: int) -> list[Labelled]:
+    """Labels of a chunk, in its order, with their probabilities."""
+    from ..sentiment.label_files import Labelled
+
+    probabilities = classifier.predict_proba([text for _, text in chunk], batch_size)
+    labels = classifier.names_of(probabilities)
+    return [Labelled(*item, label, row) for item, label, row in zip(chunk, labels, probabilities)]
 
 
-@contextmanager
-def output_file(path: Path | None) -> Iterator[TextIO]:
-    """Standard output, or a file that gets its name only when it is complete."""
-    if path is None:
-        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]
-        yield sys.stdout
-        sys.stdout.flush()
-        return
-    partial = path.with_name(path.name + ".partial")
+def to_standard_output(classifier: Classifier | FinetunedClassifier, args: argparse.Namespace, kind: str) -> None:
+    from ..sentiment.label_files import write_rows
+
+    if kind == "parquet":
+        raise ValueError("--format parquet needs --output: parquet cannot be written to standard output")
+    sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]
+    total = rejected = 0
+
+    def reject(number: int, reason: str, record: Any) -> None:
+        nonlocal rejected
+        rejected += 1
+        if args.rejects is None:
+            print(f"row {number} rejected: {reason}", file=sys.stderr)
+        else:
+            from ..sentiment.label_files import json_line
+
+            with Path(args.rejects).open("a", encoding="utf-8") as file:
+                file.write(json_line({"row": number, "reason": reason, "record": record}))
+
+    if args.rejects:
+        Path(args.rejects).unlink(missing_ok=True)  # of an earlier run
     try:
-        with partial.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            yield file
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+        for chunk in chunks(read_items(args, reject)):
+            rows = label_chunk(classifier, chunk, args.batch_size)
+            write_rows(sys.stdout, kind, classifier.class_names, rows, header=total == 0)
+            total += len(rows)
+    except ValueError:
+        if args.rejects:
+            Path(args.rejects).unlink(missing_ok=True)
+        raise
+    if not total:
+        write_rows(sys.stdout, kind, classifier.class_names, [], header=True)
+    sys.stdout.flush()
+    _say(total, rejected, args.rejects if rejected else None)
+
+
+def to_file(classifier: Classifier | FinetunedClassifier, args: argparse.Namespace, kind: str, rejects: Path) -> None:
+    from tqdm import tqdm
+
+    from ..sentiment.label_files import LabelFile
+
+    key = _key(classifier, args)
+    with LabelFile(Path(args.output), kind, classifier.class_names, rejects, key) as file:
+        done = file.progress.rows
+        if done:
+            print(f"going on after {done:,} rows, which an earlier start has written", file=sys.stderr)
+        with tqdm(unit="row", unit_scale=True, desc="classify", initial=done, disable=None) as bar:
+            _fill(file, classifier, args, bar, done)
+        file.finish()
+    _say(file.progress.rows, file.progress.rejected, str(rejects))
+
+
+def _fill(
+    file: LabelFile, classifier: Classifier | FinetunedClassifier, args: argparse.Namespace, bar: Any, done: int
+) -> None:
+    for chunk in chunks(read_items(args, file.reject), done):
+        rows = label_chunk(classifier, chunk, args.batch_size)
+        file.add(rows)
+        bar.update(len(rows))
+
+
+def _key(classifier: Classifier | FinetunedClassifier, args: argparse.Namespace) -> str:
+    """What the output depends on; empty where the input cannot be read again."""
+    if args.file is None:
+        return ""
+    stat = Path(args.file).stat()
+    about = {name: value for name, value in classifier.about.items() if name != "unit"}
+    parts = [str(Path(args.file).absolute()), stat.st_size, stat.st_mtime_ns, args.text_key, args.format, about]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _say(total: int, rejected: int, where: str | None) -> None:
+    if rejected:
+        print(
+            f"{total:,} rows classified, {rejected:,} rejected" + (f", written to {where}" if where else ""),
+            file=sys.stderr,
+        )
 
 
 def main(argv: list[str]) -> int:
@@ -210,25 +216,27 @@ def main(argv: list[str]) -> int:
             raise ValueError(f"{option} {path} is the input file; choose another name")
     if output and rejected and output.absolute() == rejected.absolute():
         raise ValueError(f"--output and --rejects are both {output}; choose another name for one of them")
-    from ..sentiment.classify import Classifier, check_published, find_run
+    if output and not output.parent.is_dir():
+        raise ValueError(f"--output {output}: there is no folder {output.parent}; make it first")
+    if args.file and not Path(args.file).is_file():
+        raise ValueError(f"--file {args.file}: no such file")
+    from ..sentiment.classify import check_published, find_run, load_classifier
+    from ..sentiment.label_files import format_of
     from ..training.distributed import resolve_device
 
     if args.model:
         check_published(Path(args.model))
     named = args.run_dir or args.model
     run_dir = Path(named) if named else find_run()
-    classifier = Classifier.load(run_dir, args.task, str(resolve_device(args.device)))
+    classifier = load_classifier(run_dir, args.task, str(resolve_device(args.device)))
     tasks = sorted(path.stem for path in (run_dir / "probe").glob("*.json"))
     if named is None or (args.task is None and len(tasks) > 1):
         others = [task for task in tasks if task != classifier.about["task"]]
         more = f" (the newest; --task for {', '.join(others)})" if others and args.task is None else ""
         print(f"using {run_dir}, task {classifier.about['task']}{more}", file=sys.stderr)
-    kind = args.format or ("jsonl" if output and output.suffix in (".jsonl", ".json") else "csv")
-    rejects = Rejects(rejected)
-    with closing(rejects), output_file(output) as file:
-        write = make_writer(file, kind, classifier.class_names)
-        total = classify_stream(classifier, read_items(args, rejects), write, args.batch_size)
-    if rejects.count:
-        where = f", written to {rejects.path}" if rejects.path else ""
-        print(f"{total:,} rows classified, {rejects.count:,} rejected{where}", file=sys.stderr)
+    kind = format_of(output, args.format)
+    if output is None or rejected is None:
+        to_standard_output(classifier, args, kind)
+    else:
+        to_file(classifier, args, kind, rejected)
     return 0

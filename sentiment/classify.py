@@ -15,7 +15,10 @@ from torch import nn
 
 from ..training.checkpoint import LoadedModel, load_model
 from .featurize import featurize
+from .finetuned import FinetunedClassifier, is_finetuned
+from .multilabel import MultiLabelProbe
 from .probe import SentimentProbe
+from .probe_file import MULTILABEL_KIND, PROBE_KIND, probe_kind
 
 PUBLISHED = "published.json"  # what `publish.py` says about a folder
 HOW_TO_TRAIN = (
@@ -37,7 +40,7 @@ class Classifier:
     """
 
     model: nn.Module
-    probe: SentimentProbe
+    probe: SentimentProbe | MultiLabelProbe
     class_names: list[str]
     about: dict[str, Any]
     run_dir: Path
@@ -56,16 +59,25 @@ class Classifier:
             ValueError: No model, no probe, a damaged file, or a probe fitted on a checkpoint that is gone; the message
                 names the command to run.
         """
-        loaded, probe, about = load_probed(Path(run_dir), task, device)
+        run_dir = Path(run_dir)
+        path = _probe_path(run_dir, task, (PROBE_KIND, MULTILABEL_KIND))
+        probe, about = (MultiLabelProbe if probe_kind(path) == MULTILABEL_KIND else SentimentProbe).load(path)
+        loaded = _model_of_probe(run_dir, about, device)
         return cls(loaded.model, probe, list(about["class_names"]), about, Path(run_dir))
 
     def predict_proba(self, texts: Sequence[str], batch_size: int = 128, progress: bool = False) -> np.ndarray:
-        """Probabilities in the order of `class_names`, shape (n, K), fp64."""
+        """Probabilities in the order of `class_names`, shape (n, K), fp64; those of several labels do not sum to 1."""
         return self.probe.predict_proba(self.features(texts, batch_size, progress))
 
     def predict(self, texts: Sequence[str], batch_size: int = 128) -> list[str]:
-        """Names of the most probable classes."""
-        return [self.class_names[index] for index in self.probe.predict(self.features(texts, batch_size))]
+        """Names of the most probable classes; with several labels a text, those given, joined by `,`."""
+        return self.names_of(self.predict_proba(texts, batch_size))
+
+    def names_of(self, probability: np.ndarray) -> list[str]:
+        """The same for probabilities at hand."""
+        if isinstance(self.probe, MultiLabelProbe):
+            return [",".join(np.array(self.class_names)[row]) for row in probability >= self.probe.thresholds_]
+        return [self.class_names[index] for index in probability.argmax(axis=1)]
 
     def features(self, texts: Sequence[str], batch_size: int = 128, progress: bool = False) -> np.ndarray:
         """Features as the probe was fitted on them, shape (n, H), float32."""
@@ -83,6 +95,21 @@ def load_probed(
     """
     probe, about = SentimentProbe.load(_probe_path(run_dir, task))
     return _model_of_probe(run_dir, about, device), probe, about
+
+
+def load_classifier(
+    run_dir: Path | str, task: str | None = None, device: str = "cpu"
+) -> Classifier | FinetunedClassifier:
+    """What labels texts in a folder: a model with its probe, or a fine-tuned one; see their `load`.
+
+    Raises:
+        ValueError: As theirs, or a task named for a fine-tuned run, which has one only.
+    """
+    if not is_finetuned(run_dir):
+        return Classifier.load(run_dir, task, device)
+    if task is not None:
+        raise ValueError(f"{run_dir} is a run of bigbatch finetune, which has one task: leave --task out")
+    return FinetunedClassifier.load(run_dir, device)
 
 
 def check_published(folder: Path) -> None:
@@ -110,7 +137,8 @@ def find_run(root: Path | str = "runs") -> Path:
     return max(probes, key=lambda path: (path.stat().st_mtime_ns, str(path))).parent.parent
 
 
-def _probe_path(run_dir: Path, task: str | None) -> Path:
+def _probe_path(run_dir: Path, task: str | None, kinds: tuple[str, ...] = (PROBE_KIND,)) -> Path:
+    """The file of the probe of a task, or of the newest one of these kinds; where there is none of them, the newest."""
     if not run_dir.is_dir():
         raise ValueError(f"there is no run folder {run_dir}: {HOW_TO_TRAIN}")
     found = sorted((run_dir / "probe").glob("*.json"), key=lambda path: (path.stat().st_mtime_ns, path.name))
@@ -118,7 +146,7 @@ def _probe_path(run_dir: Path, task: str | None) -> Path:
         transfer = f"`bigbatch transfer --run-dir {run_dir} --train train.csv --val val.csv --test test.csv`"
         raise ValueError(f"{run_dir} has no probe yet: run {transfer} on labelled texts")
     if task is None:
-        return found[-1]
+        return next((path for path in reversed(found) if probe_kind(path) in kinds), found[-1])
     for path in found:
         if path.stem == task:
             return path

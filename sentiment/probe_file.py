@@ -63,6 +63,14 @@ def read_probe(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.ndar
     return content, load(weights)
 
 
+def probe_kind(path: Path) -> str:
+    """Which kind of probe a file says it holds; empty if it says nothing."""
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8")).get("kind", ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Writes JSON so that a reader sees the whole file or the old one."""
     write_atomic(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())

@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from bigbatch.data.labelled import load_labelled
 from bigbatch.models.config import MLSTMConfig
 from bigbatch.models.mlstm import MLSTM
-from bigbatch.training.checkpoint import Checkpoint, save_checkpoint
+from bigbatch.sentiment.transfer import run_transfer
+from bigbatch.training.checkpoint import Checkpoint, load_model, save_checkpoint
 
 NOUNS = ("kettle", "film", "cable", "novel", "lamp")
 WORDS = {"negative": ("dull", "dreadful"), "positive": ("superb", "sweet"), "odd": ("weird", "queer")}
@@ -59,3 +61,11 @@ def three_classes(tmp_path: Path) -> dict[str, Path]:
         name: write_reviews(tmp_path / f"{name}3.csv", 150, seed, names)
         for seed, name in enumerate(("train", "val", "test"))
     }
+
+
+@pytest.fixture
+def transferred(run_dir: Path, files: dict[str, Path]) -> Path:
+    """The run folder after a transfer named `shop`."""
+    parts = [load_labelled(files[name]) for name in ("train", "val", "test")]
+    run_transfer(load_model(run_dir), *parts, out_dir=run_dir, task="shop", progress=False)
+    return run_dir

@@ -13,21 +13,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from bigbatch.data.labelled import load_labelled
 from bigbatch.scripts import classify as classify_module
 from bigbatch.scripts.cli import main
 from bigbatch.sentiment.classify import Classifier
-from bigbatch.sentiment.transfer import run_transfer
-from bigbatch.training.checkpoint import load_model
 from bigbatch.training.config import TrainConfig
 from bigbatch.training.metrics import read_result, update_result
-
-
-@pytest.fixture
-def transferred(run_dir: Path, files: dict[str, Path]) -> Path:
-    parts = [load_labelled(files[name]) for name in ("train", "val", "test")]
-    run_transfer(load_model(run_dir), *parts, out_dir=run_dir, task="shop", progress=False)
-    return run_dir
 
 
 def call(*argv: str | Path) -> int:

@@ -12,6 +12,7 @@ import torch
 from bigbatch.data.cleaning import clean_review
 from bigbatch.scripts.cli import main
 from bigbatch.sentiment.finetuned import FinetunedClassifier, is_finetuned, score_run
+from bigbatch.sentiment.multilabel import MultiLabelProbe
 from bigbatch.training.tasks.classify import pad
 
 SMALL = ["--schedule.samples", "480", "--optim.lr", "0.02", "--batch.global-batch-size", "16", "--log.progress", "false",
@@ -118,3 +119,37 @@ def test_bad_options_are_one_line(
     assert main(["finetune", *argv]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+def test_classify_uses_a_fine_tuned_run(
+    finetuned: Path, files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out.csv"
+    capsys.readouterr()
+    assert main(["classify", "--run-dir", str(finetuned), "--file", str(files["test"]), "--output", str(output)]) == 0
+    expected = rows_of(finetuned / "results" / "finetune.predictions.csv")
+    found = rows_of(output)
+    assert [row["label"] for row in found] == [row["predicted"] for row in expected]
+    for row, other in zip(found, expected):
+        assert float(row["probability_positive"]) == pytest.approx(float(other["probability_positive"]), abs=2e-6)
+    assert main(["classify", "--run-dir", str(finetuned), "--task", "shop", "superb"]) == 2
+    assert "is a run of bigbatch finetune, which has one task: leave --task out" in capsys.readouterr().err
+
+
+def test_classify_gives_several_labels_by_their_thresholds(run_dir: Path, tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    for name, n in (("train", 150), ("val", 80), ("test", 60)):
+        flags = generator.integers(0, 2, (n, 2))
+        lines = [f"a film {'dull ' * a}{'sweet ' * b}no {k},{a},{b}" for k, (a, b) in enumerate(flags)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["sentence,dull,sweet", *lines]))
+    files = [word for n in ("train", "val", "test") for word in (f"--{n}", str(tmp_path / f"{n}.csv"))]
+    assert main(["transfer", "--run-dir", str(run_dir), *files, "--label-keys", "dull,sweet", "--task", "both"]) == 0
+    output = tmp_path / "out.csv"
+    assert (
+        main(["classify", "--run-dir", str(run_dir), "--file", str(tmp_path / "test.csv"), "--output", str(output)])
+        == 0
+    )
+    thresholds = MultiLabelProbe.load(run_dir / "probe" / "both.json")[0].thresholds_
+    for row in rows_of(output):
+        given = [name for name, t in zip(("dull", "sweet"), thresholds) if float(row[f"probability_{name}"]) >= t]
+        assert row["label"] == ",".join(given)
