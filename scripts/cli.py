@@ -23,6 +23,8 @@ COMMANDS = {
     "classify": "label and probability for text, a file or standard input",
     "heatmap": "colour text character by character by the sentiment unit",
     "figures": "run the experiments behind a page of docs and draw them",
+    "sweep": "many runs from one file: grids, lists, ablations, several at a time",
+    "results": "what run folders hold, as one table: CSV, Parquet or Markdown",
     "watch": "a live table of runs",
     "doctor": "versions, devices, threads, speed of this machine, and what is missing",
 }
