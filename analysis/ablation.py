@@ -60,19 +60,19 @@ def effects(frame: pd.DataFrame, alternatives: Mapping[str, str], metric: str = 
     """
     import pandas as pd
 
-    from .results import paired_interval
+    from .results import count, mean_interval, paired_interval
 
-    seed = "seed" if "seed" in frame else None
-    base = frame[frame["setting"] == BASE]
-    rows = []
+    cells = frame.to_dict("records")
+    base = [row for row in cells if row["setting"] == BASE]
+    table = []
     for setting, factor in alternatives.items():
-        part = frame[frame["setting"] == setting]
-        effect = paired_interval(part, base, metric, seed)
-        done = part[metric].dropna()
-        rows.append(
-            {
-                "factor": factor, "setting": setting, "n": effect.n, "diverged": int((part["status"] == "Div").sum()),
-                "mean": done.mean() if len(done) else float("nan"), "effect": effect.mean, "low": effect.low, "high": effect.high,
-            }
-        )  # fmt: skip
-    return pd.DataFrame(rows)
+        rows = [row for row in cells if row["setting"] == setting]
+        effect = paired_interval(rows, base, metric)
+        numbers = {
+            "mean": mean_interval(row[metric] for row in rows).mean,
+            "effect": effect.mean,
+            "low": effect.low,
+            "high": effect.high,
+        }
+        table.append({"factor": factor, "setting": setting, "n": effect.n, "diverged": count(rows, "Div"), **numbers})
+    return pd.DataFrame(table)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 CLASSIFIERS = ("probe", "unit", "baseline_tfidf", "baseline_majority")
 SCORES = ("accuracy", "n", "low", "high")
 
+Row = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -53,14 +55,22 @@ def mean_interval(values: Iterable[float], confidence: float = 0.95) -> Interval
     return Interval(mean, mean - half, mean + half, n)
 
 
-def paired_interval(a: pd.DataFrame, b: pd.DataFrame, metric: str, seed: str | None = "seed") -> Interval:
-    """Mean of a minus b over the seeds that both have a value for; without seeds one run against one."""
-    if seed is None or seed not in a or seed not in b:
-        values = [frame[metric].dropna().tolist() for frame in (a, b)]
-        return mean_interval([values[0][0] - values[1][0]] if all(len(v) == 1 for v in values) else [])
-    left, right = (frame.dropna(subset=[metric]).set_index(seed)[metric] for frame in (a, b))
-    shared = left.index.intersection(right.index)
-    return mean_interval([float(left[key] - right[key]) for key in shared])
+def paired_interval(a: Sequence[Row], b: Sequence[Row], metric: str) -> Interval:
+    """Mean of a minus b over the seeds for which both have a value; rows without a seed are one run against one."""
+    left, right = ({row.get("seed"): row[metric] for row in rows if math.isfinite(row[metric])} for rows in (a, b))
+    return mean_interval(left[seed] - right[seed] for seed in left if seed in right)
+
+
+def grouped(rows: Iterable[Row], keys: Sequence[str]) -> list[tuple[tuple, list[Row]]]:
+    """Rows by their values of the keys, in the order in which they come; without keys all of them."""
+    groups: dict[tuple, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return list(groups.items())
+
+
+def count(rows: Iterable[Row], status: str) -> int:
+    return sum(row["status"] == status for row in rows)
 
 
 def run_row(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -176,24 +186,18 @@ def check_metric(frame: pd.DataFrame, metric: str) -> None:
         )
 
 
-def by_setting(frame: pd.DataFrame, keys: Sequence[str] | None = None, metric: str = "bpc") -> pd.DataFrame:
-    """A row a setting: the keys, runs, how many are finished and diverged, and mean, low, high, n of the metric over seeds."""
+def by_setting(frame: pd.DataFrame, metric: str = "bpc") -> pd.DataFrame:
+    """A row a setting: its keys, runs, how many are finished and diverged, and mean, low, high, n of the metric over seeds."""
     import pandas as pd
 
-    keys = [key for key in (frame.attrs["settings"] if keys is None else keys) if key != "seed"]
-    groups = frame.groupby(keys, sort=False, dropna=False) if keys else [((), frame)]
-    rows = []
-    for values, part in groups:
-        interval = mean_interval(part[metric].tolist())
-        status = part["status"].value_counts()
-        rows.append(
-            {
-                **dict(zip(keys, values)), "runs": len(part), "finished": int(status.get("finished", 0)),
-                "diverged": int(status.get("Div", 0)), "n": interval.n, metric: interval.mean, "low": interval.low,
-                "high": interval.high,
-            }
-        )  # fmt: skip
-    return pd.DataFrame(rows)
+    keys = [key for key in frame.attrs["settings"] if key != "seed"]
+    table = []
+    for values, rows in grouped(frame.to_dict("records"), keys):
+        interval = mean_interval(row[metric] for row in rows)
+        ends = {"runs": len(rows), "finished": count(rows, "finished"), "diverged": count(rows, "Div")}
+        numbers = {"n": interval.n, metric: interval.mean, "low": interval.low, "high": interval.high}
+        table.append({**dict(zip(keys, values)), **ends, **numbers})
+    return pd.DataFrame(table)
 
 
 def paired(frame: pd.DataFrame, metric: str = "bpc") -> pd.DataFrame:
@@ -204,15 +208,12 @@ def paired(frame: pd.DataFrame, metric: str = "bpc") -> pd.DataFrame:
     import pandas as pd
 
     keys = [key for key in frame.attrs["settings"] if key != "seed"]
-    if not keys:
-        return pd.DataFrame(columns=["n", "difference", "low", "high"])
-    groups = [(values, part) for values, part in frame.groupby(keys, sort=False, dropna=False)]
-    seed = "seed" if "seed" in frame else None
-    rows = []
-    for values, part in groups[1:]:
-        gap = paired_interval(part, groups[0][1], metric, seed)
-        rows.append({**dict(zip(keys, values)), "n": gap.n, "difference": gap.mean, "low": gap.low, "high": gap.high})
-    return pd.DataFrame(rows)
+    groups = grouped(frame.to_dict("records"), keys)
+    table = []
+    for values, rows in groups[1:]:
+        gap = paired_interval(rows, groups[0][1], metric)
+        table.append({**dict(zip(keys, values)), "n": gap.n, "difference": gap.mean, "low": gap.low, "high": gap.high})
+    return pd.DataFrame(table, columns=[*keys, "n", "difference", "low", "high"])
 
 
 def markdown(frame: pd.DataFrame, digits: int = 4) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from .ablation import effects
-from .results import Interval, markdown, mean_interval, run_row
+from .ablation import BASE, effects
+from .cells import read_cell
+from .results import Interval, Row, count, grouped, markdown, mean_interval, run_row
 from .sweeps import Sweep, short_names, text
 
 if TYPE_CHECKING:
@@ -22,18 +23,12 @@ def sweep_frame(sweep: Sweep) -> pd.DataFrame:
 
     rows = []
     for cell in sweep.cells:
-        started = (cell.run_dir / "config.yaml").is_file()
-        row = (
-            run_row(cell.run_dir)[1] if started else {"status": _status_without_run(sweep, cell.name), "bpc": math.nan}
-        )
+        if (cell.run_dir / "config.yaml").is_file():
+            row = run_row(cell.run_dir)[1]
+        else:
+            row = {"status": read_cell(cell.run_dir).get("status", "not started"), "bpc": math.nan}
         rows.append({"cell": cell.name, **cell.values, **row})
     return pd.DataFrame(rows)
-
-
-def _status_without_run(sweep: Sweep, name: str) -> str:
-    from .cells import read_cell
-
-    return read_cell(sweep.root / name).get("status", "not started")
 
 
 def report(sweep: Sweep) -> str:
@@ -43,131 +38,129 @@ def report(sweep: Sweep) -> str:
         ValueError: no cell has been started.
     """
     frame = sweep_frame(sweep)
-    if (frame["status"] == "not started").all():
+    rows, factors = frame.to_dict("records"), sweep.factors
+    if count(rows, "not started") == len(rows):
         raise ValueError(f"no cell of {sweep.file} has been started in {sweep.root}: run `bigbatch sweep {sweep.file}`")
-    parts = [_counts(sweep, frame)]
-    factors = sweep.factors
+    parts = [_counts(sweep, rows)]
     if sweep.alternatives:
         parts.append(_effects(sweep, frame))
     elif len(factors) == 2:
-        parts += [_grid(frame, *factors), _best(frame, factors[0], factors[1:])]
+        parts += [_grid(rows, *factors), _best(rows, factors[0], factors[1:])]
     elif factors:
-        parts += [_settings(frame, factors), _best(frame, factors[0], factors[1:])]
-        parts += [_factor(frame, factor) for factor in factors if len(factors) > 1]
-    parts.append(_endings(sweep, frame))
+        parts += [_settings(rows, factors), _best(rows, factors[0], factors[1:])]
+        parts += [_factor(rows, factor) for factor in factors if len(factors) > 1]
+    parts.append(_endings(sweep))
     return "\n\n".join(part for part in parts if part)
 
 
-def _counts(sweep: Sweep, frame: pd.DataFrame) -> str:
-    counts = frame["status"].value_counts()
-    seeds = frame["seed"].nunique() if "seed" in frame else 1
-    what = ", ".join(f"{count} {status}" for status, count in counts.items())
+def _counts(sweep: Sweep, rows: list[Row]) -> str:
+    what = ", ".join(f"{len(group)} {status}" for (status,), group in grouped(rows, ["status"]))
+    seeds = len({row.get("seed") for row in rows})
     return (
-        f"# {sweep.file.name}: {len(frame)} cells ({what})\n\nFinal validation bits per character; means over finished seeds "
+        f"# {sweep.file.name}: {len(rows)} cells ({what})\n\nFinal validation bits per character; means over finished seeds "
         f"(at most {seeds}) with 95 % intervals by Student's t; Div: diverged."
     )
 
 
-def _summary(part: pd.DataFrame) -> str:
+def _summary(rows: list[Row]) -> str:
     """Mean and n of one setting, with what its seeds did otherwise."""
-    interval, diverged = mean_interval(part["bpc"].tolist()), int((part["status"] == "Div").sum())
+    interval, diverged = mean_interval(row["bpc"] for row in rows), count(rows, "Div")
     if not interval.n:
-        return f"Div {diverged}/{len(part)}" if diverged else "."
+        return f"Div {diverged}/{len(rows)}" if diverged else "."
     spread = f" ± {interval.high - interval.mean:.3f}" if interval.n > 1 else ""
-    return f"{interval.mean:.3f}{spread} (n = {interval.n})" + (f", Div {diverged}/{len(part)}" if diverged else "")
+    return f"{interval.mean:.3f}{spread} (n = {interval.n})" + (f", Div {diverged}/{len(rows)}" if diverged else "")
 
 
-def _grid(frame: pd.DataFrame, row_key: str, column_key: str) -> str:
+def _table(rows: list[Row]) -> str:
+    import pandas as pd
+
+    return markdown(pd.DataFrame(rows))
+
+
+def _grid(rows: list[Row], row_key: str, column_key: str) -> str:
     """Two factors as rows and columns."""
-    import pandas as pd
-
-    columns = list(dict.fromkeys(frame[column_key]))
     short = short_names([row_key, column_key])
-    rows = []
-    for value, part in frame.groupby(row_key, sort=False, dropna=False):
-        cells = {text(c): _summary(part[part[column_key] == c]) for c in columns}
-        rows.append({f"{short[row_key]} \\ {short[column_key]}": text(value), **cells})
-    return f"## {short[row_key]} by {short[column_key]}\n\n{markdown(pd.DataFrame(rows))}"
+    columns = [value for (value,), _ in grouped(rows, [column_key])]
+    lines = []
+    for (value,), line in grouped(rows, [row_key]):
+        cells = {text(c): _summary([row for row in line if row[column_key] == c]) for c in columns}
+        lines.append({f"{short[row_key]} \\ {short[column_key]}": text(value), **cells})
+    return f"## {short[row_key]} by {short[column_key]}\n\n{_table(lines)}"
 
 
-def _settings(frame: pd.DataFrame, factors: list[str]) -> str:
-    import pandas as pd
-
+def _settings(rows: list[Row], factors: list[str]) -> str:
     short = short_names(factors)
-    rows = [
-        {**{short[key]: text(value) for key, value in zip(factors, values)}, "bpc": _summary(part)}
-        for values, part in frame.groupby(factors, sort=False, dropna=False)
+    lines = [
+        {**{short[key]: text(value) for key, value in zip(factors, values)}, "bpc": _summary(group)}
+        for values, group in grouped(rows, factors)
     ]
-    return f"## Settings\n\n{markdown(pd.DataFrame(rows))}"
+    return f"## Settings\n\n{_table(lines)}"
 
 
-def _factor(frame: pd.DataFrame, factor: str) -> str:
+def _factor(rows: list[Row], factor: str) -> str:
     """One factor over all values of the others."""
-    import pandas as pd
-
     short = short_names([factor])[factor]
-    rows = [
-        {
-            short: text(value), "cells": len(part), "finished": int((part["status"] == "finished").sum()),
-            "Div": int((part["status"] == "Div").sum()), "mean bpc": part["bpc"].mean(), "best bpc": part["bpc"].min(),
+    lines = []
+    for (value,), group in grouped(rows, [factor]):
+        ends = {"cells": len(group), "finished": count(group, "finished"), "Div": count(group, "Div")}
+        finite = [row["bpc"] for row in group if math.isfinite(row["bpc"])]
+        numbers = {
+            "mean bpc": sum(finite) / len(finite) if finite else math.nan,
+            "best bpc": min(finite, default=math.nan),
         }
-        for value, part in frame.groupby(factor, sort=False, dropna=False)
-    ]  # fmt: skip
-    return f"## {short}, over everything else (means of finished cells: other settings, not seeds alone)\n\n{markdown(pd.DataFrame(rows))}"
+        lines.append({short: text(value), **ends, **numbers})
+    note = "means of finished cells: other settings, not seeds alone"
+    return f"## {short}, over everything else ({note})\n\n{_table(lines)}"
 
 
-def best_settings(frame: pd.DataFrame, row_key: str, others: list[str]) -> pd.DataFrame:
+def best_settings(rows: list[Row], row_key: str, others: list[str]) -> list[Row]:
     """For each value of a factor the setting of the others with the lowest mean BPC of which no seed diverged.
 
     Returns:
-        Columns row_key, others, n, bpc, low, high, diverged (cells of the row).
+        Rows of row_key, others, n, bpc, low, high, and the diverged cells of that value.
     """
-    import pandas as pd
-
-    rows = []
-    for value, part in frame.groupby(row_key, sort=False, dropna=False):
+    best = []
+    for (value,), group in grouped(rows, [row_key]):
         found: list[tuple[tuple, Interval]] = []
-        for setting, cells in part.groupby(others, sort=False, dropna=False) if others else [((), part)]:
-            interval = mean_interval(cells["bpc"].tolist())
-            if interval.n and not (cells["status"] == "Div").any():
+        for setting, cells in grouped(group, others):
+            interval = mean_interval(row["bpc"] for row in cells)
+            if interval.n and not count(cells, "Div"):
                 found.append((setting, interval))
         if found:
-            setting, best = min(found, key=lambda pair: pair[1].mean)
-            numbers = {"n": best.n, "bpc": best.mean, "low": best.low, "high": best.high}
-            diverged = int((part["status"] == "Div").sum())
-            rows.append({row_key: value, **dict(zip(others, setting)), **numbers, "Div cells": diverged})
-    return pd.DataFrame(rows)
+            setting, top = min(found, key=lambda pair: pair[1].mean)
+            numbers = {"n": top.n, "bpc": top.mean, "low": top.low, "high": top.high}
+            best.append({row_key: value, **dict(zip(others, setting)), **numbers, "Div cells": count(group, "Div")})
+    return best
 
 
-def _best(frame: pd.DataFrame, row_key: str, others: list[str]) -> str:
-    best = best_settings(frame, row_key, others)
-    if best.empty or not others:
+def _best(rows: list[Row], row_key: str, others: list[str]) -> str:
+    best = best_settings(rows, row_key, others)
+    if not best or not others:
         return ""
     short = short_names([row_key, *others])
-    for key in (row_key, *others):
-        best[key] = [text(value) for value in best[key]]
+    lines = [
+        {short.get(key, key): text(value) if key in short else value for key, value in row.items()} for row in best
+    ]
     note = "(chosen by the same numbers, so a little too good; settings of which a seed diverged are left out)"
-    return f"## Best for each {short[row_key]} {note}\n\n{markdown(best.rename(columns=short))}"
+    return f"## Best for each {short[row_key]} {note}\n\n{_table(lines)}"
 
 
 def _effects(sweep: Sweep, frame: pd.DataFrame) -> str:
-    base = mean_interval(frame[frame["setting"] == "base"]["bpc"].tolist())
+    base = mean_interval(row["bpc"] for row in frame.to_dict("records") if row["setting"] == BASE)
     table = effects(frame, sweep.alternatives)
-    shown = table.assign(
-        effect=[f"{value:+.4f}" if math.isfinite(value) else "-" for value in table["effect"]],
-        low=[f"{value:+.4f}" if math.isfinite(value) else "-" for value in table["low"]],
-        high=[f"{value:+.4f}" if math.isfinite(value) else "-" for value in table["high"]],
-    )
+    signed = {
+        key: [f"{value:+.4f}" if math.isfinite(value) else "-" for value in table[key]]
+        for key in ("effect", "low", "high")
+    }
+    shown = table.assign(**signed)
     return (
         f"## Effects: alternative minus base, paired by seed (above 0 is worse)\n\nBase: {base}. Each interval covers 95 % by "
         f"itself; {len(table)} are shown, so expect one in twenty to miss.\n\n{markdown(shown)}"
     )
 
 
-def _endings(sweep: Sweep, frame: pd.DataFrame) -> str:
+def _endings(sweep: Sweep) -> str:
     """Cells that diverged or failed, and why."""
-    from .cells import read_cell
-
     lines = []
     for cell in sweep.cells:
         ended = read_cell(cell.run_dir)
