@@ -23,7 +23,7 @@ def ablation_variants(
     Args:
         file: for messages.
         factors: key, or keys that move together -> their settings.
-        name: a key and its value -> how they are written.
+        name: keys and values -> how they are written.
 
     Returns:
         What names a cell and its overrides, the base first; and setting -> factor.
@@ -37,8 +37,7 @@ def ablation_variants(
     alternatives: dict[str, str] = {}
     for factor, settings in factors:
         for overrides in settings:
-            key = next(iter(overrides))
-            setting = name({key: overrides[key]})
+            setting = name(overrides)
             if setting in alternatives:
                 raise ValueError(f"{file}: two cells have the name {setting}: leave one of them")
             alternatives[setting] = factor

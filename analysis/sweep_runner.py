@@ -21,7 +21,8 @@ from ..data.prepare import open_or_prepare
 from ..data.token_store import TokenStore, store_exists
 from ..training.run import check_config, settle_config
 from .cells import SubmittedCell, cell_job, read_cell, run_cell, unigram_bpc, write_json
-from .sweeps import Cell, Sweep, claim_folder
+from .sweep_folder import claim_folder
+from .sweeps import Cell, Sweep
 
 DONE = ("finished", "Div")
 Finished = Callable[[str, dict[str, Any]], None]

@@ -21,7 +21,7 @@ import yaml
 
 from ..data.config import DataConfig
 from ..models.config import LSTMConfig
-from ..training.config import TrainConfig, changed_keys, config_from_dict, flatten
+from ..training.config import TrainConfig, changed_keys, flatten
 from .ablation import BASE, ablation_variants
 
 SECTIONS = ("base", "train", "grid", "list", "ablate", "seeds", "out", "diverge_samples", "marks", "slurm")
@@ -31,7 +31,6 @@ OWN_KEYS = ("run_dir", "data.store", "resume", "profile")
 SHORT_NAMES = {"batch.global_batch_size": "batch", "schedule.lr_rule": "rule", "schedule.warmup_samples": "warmup"}
 LABELS = ("recipe", "setting")  # shown by their value alone
 LONGEST_NAME = 200
-FORMAT = 1
 
 Validate = Callable[[dict[str, Any]], TrainConfig]
 Variant = tuple[dict[str, Any], dict[str, Any]]  # what names the cell (None: the validated value), and dotted overrides
@@ -368,51 +367,3 @@ def _numbers(file: Path, content: dict[str, Any]) -> tuple[int, dict[str, float]
     if marks and not (numbers and set(marks) == {"batch", "lr"}):
         raise ValueError(f"{file}: marks is {marks!r}: give batch and lr, from which the scaling rules are drawn")
     return samples, {key: float(value) for key, value in marks.items()}
-
-
-def claim_folder(sweep: Sweep, write: bool = True) -> None:
-    """Takes the folder for this sweep and records its cells in sweep.json; a file that has grown keeps its folder.
-
-    Raises:
-        ValueError: the folder holds something else, or a cell of the same name and another configuration.
-    """
-    path = sweep.root / "sweep.json"
-    if not path.is_file():
-        if sweep.root.is_dir() and any(sweep.root.iterdir()):
-            raise ValueError(f"{sweep.root} is not empty and holds no sweep (no sweep.json): choose another --out")
-        stored: dict[str, Any] = {"cells": {}}
-    else:
-        stored = _stored(path)
-    known = stored["cells"]
-    ours = {cell.name: cell.config.to_dict() for cell in sweep.cells}
-    if known and not known.keys() & ours.keys():
-        raise ValueError(
-            f"{sweep.root} is the folder of another sweep ({stored.get('file')}, with cells such as {next(iter(known))}): choose "
-            "another --out"
-        )
-    for name in known.keys() & ours.keys():
-        try:
-            changed = changed_keys(config_from_dict(known[name]).to_dict(), ours[name])
-        except ValueError as error:
-            raise ValueError(f"{sweep.root / name}: {error}: choose another --out") from None
-        if changed:
-            raise ValueError(
-                f"{sweep.root} is the folder of another sweep: {name} has another configuration there ({'; '.join(changed)}): "
-                "choose another --out"
-            )
-    if write:
-        sweep.root.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(".sweep.json.partial")
-        content = {"format": FORMAT, "file": sweep.file.name, "cells": {**known, **ours}}
-        partial.write_text(json.dumps(content, indent=1), encoding="utf-8")
-        partial.replace(path)
-
-
-def _stored(path: Path) -> dict[str, Any]:
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}): remove it, or choose another --out") from None
-    if not isinstance(stored, dict) or stored.get("format") != FORMAT or not isinstance(stored.get("cells"), dict):
-        raise ValueError(f"{path} is of another version of bigbatch: choose another --out")
-    return stored

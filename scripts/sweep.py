@@ -132,7 +132,8 @@ def main(argv: list[str]) -> int:
         raise ValueError(f"--jobs is {args.jobs}: it must be at least 1")
     if args.interval <= 0:
         raise ValueError(f"--interval is {args.interval}: it must be above 0 seconds")
-    from ..analysis.sweeps import claim_folder, load_sweep
+    from ..analysis.sweep_folder import claim_folder
+    from ..analysis.sweeps import load_sweep
 
     sweep = load_sweep(args.file, validator(), args.out)
     if args.list:
@@ -152,7 +153,7 @@ def main(argv: list[str]) -> int:
 def run(sweep: Sweep, jobs: int, interval: float, cluster: str | None, repeat: str) -> int:
     """Validates all cells, builds what they share, and runs or submits them; returns 1 if a cell has failed."""
     from ..analysis import sweep_runner
-    from ..analysis.sweeps import claim_folder
+    from ..analysis.sweep_folder import claim_folder
 
     if cluster:
         sweep_runner.check_submitit()
