@@ -208,8 +208,9 @@ def _queued(submitit: Any, folder: Path, entry: dict[str, str] | None) -> bool:
     if entry is None:
         return False
     if entry["cluster"] == "local":  # the number is that of its process
-        try:
-            return b"submitit" in Path(f"/proc/{entry['job']}/cmdline").read_bytes()
-        except OSError:
-            return False
+        stat = Path(f"/proc/{entry['job']}/stat")
+        ended = (folder / f"{entry['job']}_0_result.pkl").exists()
+        return (
+            not ended and stat.is_file() and stat.read_text(encoding="ascii").rpartition(")")[2].split()[0] not in "ZX"
+        )
     return not submitit.SlurmJob(folder=folder, job_id=entry["job"]).done()

@@ -31,7 +31,8 @@ with open(run / "starts.txt", "a") as file: file.write("x")
 starts = len((run / "starts.txt").read_text())
 metrics = open(run / "metrics.jsonl", "w", buffering=1)
 def row(samples, bpc, **more):
-    metrics.write(json.dumps({"samples": samples, "tokens": 16 * samples, "total_samples": 800, "step": samples // 8, "bpc": bpc, **more}) + "\\n")
+    numbers = {"samples": samples, "tokens": 16 * samples, "total_samples": 800, "step": samples // 8, "bpc": bpc}
+    metrics.write(json.dumps(numbers | more) + "\\n")
 def stop(number, frame): sys.exit(143)
 signal.signal(signal.SIGTERM, stop)
 row(8, 8.0)
@@ -48,6 +49,11 @@ row(800, val["bpc"], event="eval")
 train = {"samples": 800, "tokens": 12800, "seconds": 1.0, "skipped_steps": 0, "val": val, "best_bpc": val["bpc"]}
 (run / "result.json").write_text(json.dumps({"train": train}))
 """
+
+
+@pytest.fixture
+def train_options() -> dict:
+    return TRAIN
 
 
 @pytest.fixture(scope="session")

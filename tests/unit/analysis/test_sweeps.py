@@ -72,7 +72,7 @@ def test_a_base_is_read_beside_the_file_and_overridden(sweep_of: Callable, tmp_p
     ("sections", "message"),
     [
         ({"gird": {"seed": [1]}}, r"there is no section 'gird': did you mean grid\?"),
-        ({"grid": {"optim.lrr": [1.0]}}, r"there is no key 'optim.lrr': did you mean optim.lr\?"),
+        ({"grid": {"optim.lrr": [1.0]}}, r"there is no key 'optim.lrr': did you mean .*optim.lr"),
         ({"grid": {"learning_rate": [1.0]}}, r"there is no key 'learning_rate'"),
         ({"grid": {"warmup_samples": [1]}}, r"no key 'warmup_samples': did you mean schedule.warmup_samples"),
         ({"grid": {}}, r"varies nothing: give grid, list or ablate"),
@@ -126,14 +126,16 @@ def test_what_fails_later_is_refused_for_all_cells_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_folder_belongs_to_its_sweep_which_may_grow(sweep_of: Callable, tmp_path: Path) -> None:
+def test_the_folder_belongs_to_its_sweep_which_may_grow(
+    sweep_of: Callable, tmp_path: Path, train_options: dict
+) -> None:
     claim_folder(sweep_of(grid={"optim.lr": [0.1, 0.2]}))
     claim_folder(sweep_of(grid={"optim.lr": [0.2, 0.3]}))
     stored = tmp_path / "out" / "sweep.json"
     assert list(json.loads(stored.read_text())["cells"]) == ["lr=0.1", "lr=0.2", "lr=0.3"]
     with pytest.raises(ValueError, match=r"is the folder of another sweep \(mine.yaml, with cells such as lr=0.1\)"):
         claim_folder(sweep_of(grid={"seed": [1]}))
-    other = {"model": {"hidden_size": 99}}
+    other = {**train_options, "model": {"hidden_size": 99, "embedding_size": 4}}
     with pytest.raises(
         ValueError, match=r"another sweep: lr=0.2 has another configuration there \(model.hidden_size: 8 -> 99"
     ):
@@ -164,7 +166,7 @@ def test_ready_sweeps_are_valid(
         sweep = load_sweep(file, validate, tmp_path / file.stem)
         check_cells(sweep)
         sizes[file.stem] = len(sweep.cells)
-    assert sizes == {"ablate_schedule": 36, "lr_batch": 4 * 7 * 2, "tiny": 6}
+    assert sizes == {"ablate_schedule": 13 * 3, "lr_batch": 4 * 7 * 2, "tiny": 6}
 
 
 def test_the_rules_of_the_replica_fall_on_its_grid(repo: Path) -> None:
@@ -172,8 +174,9 @@ def test_the_rules_of_the_replica_fall_on_its_grid(repo: Path) -> None:
     rates, (batch, lr) = content["grid"]["optim.lr"], content["marks"].values()
     batches = [pair[0] for pair in next(iter(content["grid"].values()))]
     assert batches == [32, 128, 512, 2048] and len(rates) == 7 and len(content["seeds"]) == 2
-    for power in (0.5, 1.0):
-        assert all(lr * (b / batch) ** power == pytest.approx(min(rates, key=lambda r: abs(r - lr * (b / batch) ** power))) for b in batches)  # fmt: skip
+    for power, size in itertools.product((0.5, 1.0), batches):
+        rate = lr * (size / batch) ** power
+        assert min(abs(r / rate - 1) for r in rates) < 1e-9
 
 
 def test_the_command_refuses(tmp_path: Path) -> None:
