@@ -206,8 +206,6 @@ def test_submitit_runs_the_same_cells(
         time.sleep(0.05)
     assert [read_cell(cell.run_dir)["status"] for cell in sweep.cells] == ["finished", "Div"]
     assert set(json.loads((sweep.root / "submitit" / "jobs.json").read_text())) == set(numbers)
-    bad = replace(sweep, slurm={"no_such_parameter": 1}, cells=(replace(sweep.cells[0], name="other"),))
-    (sweep.cells[0].run_dir / "cell.json").unlink()
-    (sweep.cells[0].run_dir / "result.json").unlink()
-    with pytest.raises(ValueError, match=r"mine.yaml: --cluster local: .*no_such_parameter"):
-        sweep_runner.submit(bad, unigrams(sweep), 2, "local")
+    bad = sweep_of(name="bad", grid={"optim.lr": [0.9]}, slurm={"no_such_parameter": 1})
+    with pytest.raises(ValueError, match=r"bad.yaml: --cluster local: .*no_such_parameter"):
+        sweep_runner.submit(bad, unigrams(bad), 2, "local")
