@@ -28,6 +28,8 @@ COMMANDS = {
     "convert": "weights of OpenAI and NVIDIA into a model folder, and back",
     "publish": "a model and its probe as a folder to hand on",
     "figures": "run the experiments behind a page of docs and draw them",
+    "sweep": "many runs from one file: grids, lists, ablations, several at a time",
+    "results": "what run folders hold, as one table: CSV, Parquet or Markdown",
     "watch": "a live table of runs",
     "doctor": "versions, devices, threads, speed of this machine, and what is missing",
 }
