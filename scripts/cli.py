@@ -22,7 +22,8 @@ COMMANDS = {
     "transfer": "probe a trained model's features for sentiment, with intervals and baselines",
     "classify": "label and probability for text, a file or standard input",
     "heatmap": "colour text character by character by the sentiment unit",
-    "figures": "run the experiments behind a page of docs and draw them",
+    "figures": "draw published and own numbers; run the experiments behind a page of docs",
+    "plan": "predict seconds, memory, cost and energy of a training run on a cluster",
     "watch": "a live table of runs",
     "doctor": "versions, devices, threads, speed of this machine, and what is missing",
 }
