@@ -24,7 +24,7 @@ COLOURS = (BLUE, ORANGE, GREEN, PINK, AMBER, SKY, BLACK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DPI = 120
 # SVG without dates and random names: the same numbers give the same file.
-FIXED = {"svg.hashsalt": "bigbatch", "svg.fonttype": "path"}
+FIXED: Any = {"svg.hashsalt": "bigbatch", "svg.fonttype": "path"}
 
 Rows = list[dict[str, Any]]
 
@@ -108,7 +108,8 @@ def save(drawn: Drawn, rows: Rows, out: Path | str, name: str) -> list[Path]:
     writer.writeheader()
     writer.writerows(rows)
     images = {}
-    for kind, options in (("png", {"dpi": DPI}), ("svg", {"metadata": {"Date": None}})):
+    formats: dict[str, Any] = {"png": {"dpi": DPI}, "svg": {"metadata": {"Date": None}}}
+    for kind, options in formats.items():
         image = io.BytesIO()
         with rc_context(FIXED):
             drawn.figure.savefig(image, format=kind, **options)
