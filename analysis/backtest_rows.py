@@ -6,6 +6,7 @@ A table yields rows. What a table leaves out (micro-batches, mostly) is filled i
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -297,5 +298,7 @@ TABLES = (
 )  # fmt: skip
 
 
-def all_rows() -> list[Row]:
-    return [row for table in TABLES for row in table()]
+@functools.cache
+def all_rows() -> tuple[Row, ...]:
+    """Rows of all tables, read once: the files are a part of the package."""
+    return tuple(row for table in TABLES for row in table())

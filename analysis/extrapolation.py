@@ -55,12 +55,12 @@ def spread(
     return found[0], min(seconds), max(seconds)
 
 
-def _efficiency(case: Case, layout: Layout, fitted: Parameters) -> float:
+def _efficiency(case: Case, cluster: Cluster, layout: Layout, fitted: Parameters) -> float:
     """Tokens a second and device, relative to the published layout that the case starts from."""
 
     def each(layout: Layout) -> float:
-        cluster = load_cluster(case.cluster).resized(layout.devices)
-        estimate = predict(WORKLOADS[case.model], cluster, layout, case.precision, fitted)
+        nodes = cluster.resized(layout.devices)
+        estimate = predict(WORKLOADS[case.model], nodes, layout, case.precision, fitted)
         return estimate.tokens_per_second / layout.devices
 
     return each(layout) / each(case.layout)
@@ -89,7 +89,7 @@ def larger(factor: int = 10) -> str:
             layout = replace(case.layout, data_parallel_size=ranks, global_batch_size=batch, micro_batch_size=micro)
             cluster = load_cluster(case.cluster).resized(layout.devices)
             estimate, low, high = spread(WORKLOADS[case.model], cluster, layout, case.precision)
-            kept = [_efficiency(case, layout, fitted) for fitted in (FITTED, *LEFT_OUT.values())]
+            kept = [_efficiency(case, cluster, layout, fitted) for fitted in (FITTED, *LEFT_OUT.values())]
             lines.append(
                 f"| {case.model}, {case.cluster} | {layout.devices:,} | {batch:,} | {estimate.step_seconds:.3g} | "
                 f"{low:.3g} to {high:.3g} | {low * np.exp(-wide):.3g} to {high * np.exp(wide):.3g} | "

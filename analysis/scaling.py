@@ -245,7 +245,12 @@ def check_layout(work: Workload, cluster: Cluster, layout: Layout, precision: st
 
 
 def layouts(work: Workload, cluster: Cluster, devices: int, global_batch_size: int, precision: str) -> Iterator[Layout]:
-    """All layouts that use every one of `devices`: tensor groups inside a node, micro-batches of powers of two."""
+    """All layouts that use every one of `devices`: tensor groups inside a node, micro-batches of powers of two.
+
+    Raises:
+        ValueError: if the cluster does not know the precision.
+    """
+    check_layout(work, cluster, Layout(1), precision)
     tensors = [1] + [t for t in range(2, cluster.devices_per_node + 1) if cluster.devices_per_node % t == 0]
     for tensor in tensors if work.tensor_sizes() else [1]:
         for pipeline in range(1, work.num_layers + 1) if work.tensor_sizes() else [1]:

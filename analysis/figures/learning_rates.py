@@ -36,7 +36,8 @@ def load(runs: Sequence[Path] = ()) -> Rows:
             rows.append({"series": "recipe used", "kind": "published", "batch": int(batch), "lr": rate, "result": row["who"],
                          "source": row["source"]})  # fmt: skip
     for run in read_runs(runs):
-        result = "Div" if run.final_bpc is None else f"{run.final_bpc:.3f}"
+        so_far = "" if run.percent > 99.5 else f" at {run.percent:.0f} %"
+        result = "Div" if run.final_bpc is None else f"{run.final_bpc:.3f}{so_far}"
         rows.append({"series": "ours, final BPC", "kind": "ours", "batch": run.batch, "lr": run.lr, "result": result,
                      "source": run.source})  # fmt: skip
     return rows
@@ -75,6 +76,6 @@ def draw(rows: Rows) -> Drawn:
         "the rates of published "
         "recipes (stars). The final BPC of each cell of figure 5, and which cells diverged, were not found and "
         "are not drawn. "
-        f"Source: {style.sources(rows)}."
+        f"{style.ours(rows)}Source: {style.sources(rows)}."
     )
     return Drawn(figure, caption)

@@ -23,8 +23,9 @@ class OwnRun:
         precision: as configured.
         lr: initial learning rate.
         curve: (percent of the run, training BPC).
-        final_bpc: of the last validation, else of the last training line; None if the run ended with a loss that was not
-            finite.
+        final_bpc: of the last validation, else of the last training line; None if it was not finite, or worse than the 8
+            bits of a guess: the run diverged.
+        percent: of the run that is done.
         accuracies: (task, probe accuracy, accuracy of one unit or None, n) of each result.
     """
 
@@ -35,6 +36,7 @@ class OwnRun:
     lr: float
     curve: tuple[tuple[float, float], ...]
     final_bpc: float | None
+    percent: float
     accuracies: tuple[tuple[str, float, float | None, int], ...]
 
     @property
@@ -53,18 +55,22 @@ def read_runs(folders: Sequence[Path | str]) -> list[OwnRun]:
 
 def _read(folder: Path) -> OwnRun:
     config = read_config(folder)
-    rows = [row for row in read_metrics(folder) if row.get("bpc") is not None]
+    rows = read_metrics(folder)
     training = [row for row in rows if "event" not in row]
     validation = [row for row in rows if row.get("event") == "eval"]
-    last = (validation or training or [{"bpc": math.nan}])[-1]["bpc"]
+    if not training:
+        raise ValueError(f"{folder} has no line of metrics yet: let the run go on, or leave it out")
+    last = (validation or training)[-1]["bpc"]  # None is how metrics.jsonl writes what is not finite
+    percent = [100 * row["samples"] / row["total_samples"] for row in training]
     return OwnRun(
         name=folder.name,
         hidden_size=config["model"]["hidden_size"],
         batch=config["batch"]["global_batch_size"],
         precision=config["precision"] if isinstance(config.get("precision"), str) else "auto",
         lr=config["optim"]["lr"],
-        curve=tuple((100 * row["samples"] / row["total_samples"], row["bpc"]) for row in training),
-        final_bpc=last if math.isfinite(last) else None,
+        curve=tuple((x, row["bpc"]) for x, row in zip(percent, training) if row["bpc"] is not None),
+        final_bpc=last if last is not None and math.isfinite(last) and last <= 8 else None,
+        percent=percent[-1],
         accuracies=tuple(_accuracies(folder)),
     )
 

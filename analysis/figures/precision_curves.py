@@ -51,6 +51,6 @@ def draw(rows: Rows) -> Drawn:
         "to +-0.003 BPC. "
         "Published: single precision (SP) at batch 1024 cannot be told apart from MP there, so it has no points; "
         "the table of "
-        f"test results (figure 2b) was not found. Source: {style.sources(rows)}."
+        f"test results (figure 2b) was not found. {style.ours(rows)}Source: {style.sources(rows)}."
     )
     return Drawn(figure, caption)

@@ -59,6 +59,6 @@ def draw(rows: Rows) -> Drawn:
         "Test accuracy of a logistic-regression probe on all units, and of the best single unit, by units of the "
         "mLSTM. Published (blue): "
         "100 minus the error printed on the bars, trained on V100; neither n nor intervals are given there."
-        f"{sizes} Source: {style.sources(rows)}."
+        f"{sizes} {style.ours(rows)}Source: {style.sources(rows)}."
     )
     return Drawn(figure, caption)

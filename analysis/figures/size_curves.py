@@ -50,6 +50,6 @@ def draw(rows: Rows) -> Drawn:
     caption = (
         "mLSTM of 256 to 8,192 units on 8 V100 (batch 768 or 2048), one epoch of Amazon reviews, one run each, "
         "FP16; published, read "
-        f"off a figure to +-0.005 BPC. Source: {style.sources(rows)}."
+        f"off a figure to +-0.005 BPC. {style.ours(rows)}Source: {style.sources(rows)}."
     )
     return Drawn(figure, caption)

@@ -94,6 +94,12 @@ def sources(rows: Rows) -> str:
     return "; ".join(dict.fromkeys(row["source"] for row in rows if row["kind"] == "published"))
 
 
+def ours(rows: Rows) -> str:
+    """A sentence on own runs for a caption; empty without any."""
+    found = names(of(rows, kind="ours"), "source")
+    return f"Ours: {', '.join(found)}, one run each, on the machine they were trained on. " if found else ""
+
+
 def save(drawn: Drawn, rows: Rows, out: Path | str, name: str) -> list[Path]:
     """Writes NAME.png, NAME.svg, NAME.csv and NAME.txt, each beside its place and then renamed.
 
