@@ -141,3 +141,15 @@ def test_ten_times_larger_carries_its_uncertainty() -> None:
     ranges = [[float(x.replace(",", "")) for x in line.split("|")[5].split(" to ")] for line in lines[2:]]
     wide = [[float(x.replace(",", "")) for x in line.split("|")[6].split(" to ")] for line in lines[2:]]
     assert all(w[0] < r[0] <= r[1] < w[1] for r, w in zip(ranges, wide))
+
+
+def test_the_page_shows_what_the_command_prints(repo: Path) -> None:
+    page = (repo / "docs" / "scaling.md").read_text(encoding="utf-8")
+    for piece in (*backtest.report().split("\n\n"), larger()):
+        assert piece in page
+    stored = (repo / "docs" / "figures" / "scaling-errors.csv").read_text(encoding="utf-8")
+    drawn = {(row["what"], row["gpus"]): float(row["error"]) for row in csv.DictReader(stored.splitlines())}
+    assert len(drawn) > 60
+    for row in backtest.targets():
+        if row.table == "mtnlg_throughput":
+            assert drawn[row.name, str(row.devices)] == pytest.approx(backtest.errors([row], FITTED)[0])
