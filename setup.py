@@ -23,6 +23,8 @@ FOLDERS = [
     "training/tasks",
 ]
 PACKAGES = {"bigbatch": "bigbatch", **{f"bigbatch.{folder.replace('/', '.')}": folder for folder in FOLDERS}}
+# Folders of data without Python, shipped so that the planner finds its cluster files in an installed copy as well.
+DATA = {"bigbatch.configs.clusters": "configs/clusters"}
 
 EXTRAS = {
     "parquet": ["pyarrow>=15"],
@@ -47,9 +49,13 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=list(PACKAGES),
-    package_dir=PACKAGES,
-    package_data={"bigbatch.models": ["*.cpp"]},
+    packages=[*PACKAGES, *DATA],
+    package_dir={**PACKAGES, **DATA},
+    package_data={
+        "bigbatch.models": ["*.cpp"],
+        "bigbatch.analysis": ["published/*.csv"],
+        "bigbatch.configs.clusters": ["*.yaml"],
+    },
     install_requires=[
         "torch>=2.9,<3",
         "numpy>=1.26",
