@@ -16,6 +16,7 @@ FOLDERS = [
     "fp16",
     "inference",
     "models",
+    "models/interchange",
     "scripts",
     "sentiment",
     "training",
