@@ -2,8 +2,9 @@
 
 The documents of every epoch are permuted anew and put one after the other, epoch after epoch: one endless stream, cut
 into samples of `seq_length` inputs, each with the token after it as its target. So every token is an input exactly once
-an epoch, and a sample runs over document bounds (an end-of-document token belongs to the store). Samples of an epoch are those that start in it; they are read in a
-permutation of their own. Where sample n is follows from n alone, so a rank reads its own and nothing has to be stored.
+an epoch, and a sample runs over document bounds (an end-of-document token belongs to the store). Samples of an epoch are
+those that start in it; they are read in a permutation of their own. Where sample n is follows from n alone, so a rank
+reads its own and nothing has to be stored.
 """
 
 from __future__ import annotations
