@@ -30,6 +30,8 @@ EXTRAS = {
     "parquet": ["pyarrow>=15"],
     "zstd": ["zstandard>=0.22"],
     "log": ["tensorboardX>=2.6"],
+    "transformers": ["tokenizers>=0.20", "transformers>=5"],
+    "slurm": ["submitit>=1.5"],
     "dev": [
         "pytest>=8",
         "hypothesis>=6.100",
@@ -38,6 +40,9 @@ EXTRAS = {
         "pyarrow>=15",
         "zstandard>=0.22",
         "tensorboardX>=2.6",
+        "tokenizers>=0.20",
+        "transformers>=5",
+        "submitit>=1.5",
     ],
 }
 
@@ -61,6 +66,7 @@ setup(
         "numpy>=1.26",
         "pandas>=2.2",
         "scikit-learn>=1.6",
+        "scipy>=1.11",
         "matplotlib>=3.8",
         "tqdm>=4.66",
         "jsonargparse[signatures]>=4.49",
