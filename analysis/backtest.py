@@ -14,7 +14,7 @@ from dataclasses import astuple, dataclass, fields
 import numpy as np
 
 from .backtest_rows import Row, all_rows
-from .fitted import FITTED, LEFT_OUT
+from .fitted import FITTED, LEFT_OUT, LEFT_OUT_FAMILY
 from .scaling import Parameters
 
 NAMES = tuple(field.name for field in fields(Parameters))
@@ -129,6 +129,15 @@ def score_table() -> str:
     return "\n".join(lines)
 
 
+def family_table() -> str:
+    """Errors of all tables of one line of work, predicted by a fit to the others, as Markdown."""
+    lines = ["| left out: all tables named | rows | median error | largest |", "|---|---|---|---|"]
+    for family, parameters in LEFT_OUT_FAMILY.items():
+        off = np.abs(errors([row for row in targets() if row.table.startswith(family)], parameters))
+        lines.append(f"| {family}* | {len(off)} | {100 * np.median(off):.1f} % | {100 * off.max():.1f} % |")
+    return "\n".join(lines)
+
+
 def row_table(rows: Sequence[Row]) -> str:
     """Every row with its prediction, as Markdown."""
     lines = ["| table | what | devices | published | predicted | error | |", "|---|---|---|---|---|---|---|"]
@@ -151,6 +160,7 @@ def report() -> str:
         [
             parameter_table(),
             score_table(),
+            family_table(),
             row_table([row for row in rows if row.use == "target"]),
             "Not fitted and not counted:",
             row_table(others),

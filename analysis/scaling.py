@@ -170,39 +170,30 @@ def predict(
         ValueError: if the cluster is too small, has no such rate, or the model cannot be split so.
     """
     check_layout(work, cluster, layout, precision)
-    tensor, pipeline, data = layout.tensor_parallel_size, layout.pipeline_parallel_size, layout.data_parallel_size
-    rate = cluster.rate(family or work.family, precision)
+    tensor, pipeline, steps = layout.tensor_parallel_size, layout.pipeline_parallel_size, layout.grad_accum_steps
     tokens = layout.global_batch_size * work.seq_length
     hardware = work.flops_per_token(layout.recompute) * tokens
-    reached = size_efficiency(work.matrix_size(layout.micro_batch_size, tensor), cluster, precision, fitted.half_size)
-    reference = size_efficiency(rate.matrix_size, cluster, precision, fitted.half_size)
-    compute = hardware / layout.devices / (rate.tflops * 1e12 * reached / reference)
+    speed = _device_flops(work, cluster, layout, precision, fitted, family or work.family)
+    compute = hardware / layout.devices / speed
     message = work.message_bytes(layout.micro_batch_size, precision)
-    steps = layout.grad_accum_steps
     tensor_seconds = 0.0
     if tensor > 1:  # two all-reduces of a layer's output forward, two backward, two more where forward is repeated
         count = (6 if layout.recompute else 4) * work.num_layers / pipeline * steps
         tensor_seconds = count * all_reduce(message, group(cluster, tensor, 1, fitted))
-    bubble = (compute + tensor_seconds) * (pipeline - 1) / steps
-    messages = _pipeline_seconds(message / tensor, cluster, layout, fitted)
     held = work.parameters / (tensor * pipeline)
-    ranks = group(cluster, data, tensor, fitted)
-    exchange = all_reduce(held * BYTES[precision], ranks) if data > 1 else 0.0
-    # The first layer's gradients come last and have nothing left to hide behind; the others have what is left of the
-    # backward pass of the last micro-batch.
-    backward = (compute + tensor_seconds) / steps * (0.75 if layout.recompute else 2 / 3)
-    exchange -= min(fitted.overlap * (1 - 1 / work.num_layers) * exchange, backward)
     nodes = math.ceil(layout.devices / cluster.devices_per_node)
-    wait = fitted.straggler * math.log2(nodes) * (compute + tensor_seconds)
+    hourly = cluster.price_per_device_hour
     return Estimate(
         layout=layout,
         compute_seconds=compute,
         tensor_seconds=tensor_seconds,
-        bubble_seconds=bubble,
-        pipeline_seconds=messages,
-        exchange_seconds=exchange,
+        bubble_seconds=(compute + tensor_seconds) * (pipeline - 1) / steps,
+        pipeline_seconds=_pipeline_seconds(message / tensor, cluster, layout, fitted),
+        exchange_seconds=_exchange_seconds(
+            work, cluster, layout, held * BYTES[precision], compute + tensor_seconds, fitted
+        ),
         optimizer_seconds=held * OPTIMIZER_BYTES / (cluster.memory_gb_per_second * 1e9),
-        wait_seconds=wait,
+        wait_seconds=fitted.straggler * math.log2(nodes) * (compute + tensor_seconds),
         tokens=tokens,
         model_flops=work.flops_per_token(False) * tokens,
         hardware_flops=hardware,
@@ -210,10 +201,33 @@ def predict(
         memory=work.memory(layout.micro_batch_size, steps, tensor, pipeline, precision, layout.recompute),
         memory_limit=cluster.memory_gib * 2**30 * USABLE_MEMORY,
         kilowatts=nodes * cluster.watts_per_node / 1000,
-        price_per_hour=None
-        if cluster.price_per_device_hour is None
-        else layout.devices * cluster.price_per_device_hour,
+        price_per_hour=None if hourly is None else layout.devices * hourly,
     )
+
+
+def _device_flops(
+    work: Workload, cluster: Cluster, layout: Layout, precision: str, fitted: Parameters, family: str
+) -> float:
+    """FLOP/s of a device: the measured rate, corrected for matrices of another size than those it was measured with."""
+    rate = cluster.rate(family, precision)
+    size = work.matrix_size(layout.micro_batch_size, layout.tensor_parallel_size)
+    reached, reference = (
+        size_efficiency(value, cluster, precision, fitted.half_size) for value in (size, rate.matrix_size)
+    )
+    return rate.tflops * 1e12 * reached / reference
+
+
+def _exchange_seconds(
+    work: Workload, cluster: Cluster, layout: Layout, size: float, busy: float, fitted: Parameters
+) -> float:
+    """What the exchange of `size` bytes of gradients adds to a step that computes for `busy` seconds."""
+    if layout.data_parallel_size == 1:
+        return 0.0
+    whole = all_reduce(size, group(cluster, layout.data_parallel_size, layout.tensor_parallel_size, fitted))
+    # The first layer's gradients come last and have nothing left to hide behind; the others have what is left of the
+    # backward pass of the last micro-batch.
+    backward = busy / layout.grad_accum_steps * (0.75 if layout.recompute else 2 / 3)
+    return whole - min(fitted.overlap * (1 - 1 / work.num_layers) * whole, backward)
 
 
 def _pipeline_seconds(size: float, cluster: Cluster, layout: Layout, fitted: Parameters) -> float:

@@ -12,7 +12,7 @@ from bigbatch.analysis import backtest, backtest_rows
 from bigbatch.analysis.backtest_rows import BERT_PHASES, Row
 from bigbatch.analysis.clusters import load_cluster
 from bigbatch.analysis.extrapolation import CASES, larger, ninth_decile, spread
-from bigbatch.analysis.fitted import FITTED, LEFT_OUT
+from bigbatch.analysis.fitted import FITTED, LEFT_OUT, LEFT_OUT_FAMILY
 from bigbatch.analysis.published_tables import FOLDER, number, read_published
 from bigbatch.analysis.scaling import Parameters
 from bigbatch.analysis.workloads import WORKLOADS, bert_large, mlstm
@@ -29,6 +29,13 @@ def test_stored_numbers_are_those_that_a_fit_finds(rows: list[Row]) -> None:
     assert set(LEFT_OUT) == {row.table for row in targets}
     rest = [row for row in targets if row.table != "bert_throughput_scaling"]
     assert np.allclose(astuple(backtest.fit(rest)), astuple(LEFT_OUT["bert_throughput_scaling"]), rtol=0.02, atol=0.002)
+
+
+def test_stored_numbers_without_a_line_of_work(rows: list[Row]) -> None:
+    targets = [row for row in rows if row.use == "target"]
+    rest = [row for row in targets if not row.table.startswith("megatron")]
+    assert np.allclose(astuple(backtest.fit(rest)), astuple(LEFT_OUT_FAMILY["megatron"]), rtol=0.02, atol=0.002)
+    assert {row.table for row in targets if not row.table.startswith(tuple(LEFT_OUT_FAMILY))} == {"mtnlg_throughput"}
 
 
 def test_a_fit_recovers_numbers_that_made_the_rows(rows: list[Row]) -> None:
@@ -112,6 +119,9 @@ def test_copies_are_the_published_tables(facts: Path) -> None:
             (facts / path.name).open(encoding="utf-8", newline="") as theirs,
         ):
             a, b = list(csv.DictReader(ours)), list(csv.DictReader(theirs))
+        b = [
+            row for row in b if not row.get("wanted", "").startswith("OpenAI large weight arrays")
+        ]  # no number of a figure
         for row in (*a, *b):
             row.pop("source")
         assert a == b, path.name
