@@ -24,6 +24,7 @@ _PUBLIC = {
     "featurize": "bigbatch.sentiment.featurize",
     "SentimentProbe": "bigbatch.sentiment.probe",
     "Classifier": "bigbatch.sentiment.classify",
+    "run_frame": "bigbatch.analysis.results",
 }
 
 __all__ = ["__version__", *_PUBLIC]
