@@ -31,6 +31,7 @@ _PUBLIC = {
     "RidgeProbe": "bigbatch.sentiment.regression",
     "Classifier": "bigbatch.sentiment.classify",
     "publish": "bigbatch.sentiment.publish",
+    "run_frame": "bigbatch.analysis.results",
 }
 
 __all__ = ["__version__", *_PUBLIC]

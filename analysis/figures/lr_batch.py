@@ -172,9 +172,11 @@ def _draw_rates(axes: Axes, data: LrBatch) -> None:
                 axes.text(
                     row["lr"], y, f"Div {row['diverged']}/{row['cells']}", color=color, ha="center", va="center", fontsize=7
                 )  # fmt: skip
+        # A rule may lead to a rate that diverges: its mark is there, too.
+        heights = {row["lr"]: y if row["diverged"] else row["bpc"] for row in rows}
         for name, (_, marker) in RULES.items() if data.marks else ():
             rate = data.rule(name, batch)
-            on = [row["bpc"] for row in done if math.isclose(row["lr"], rate, rel_tol=1e-6)]
+            on = [height for lr, height in heights.items() if math.isclose(lr, rate, rel_tol=1e-6)]
             axes.plot([rate] * len(on), on, marker, ms=10, mfc="none", mec=color, mew=1.3)
     for name, (_, marker) in RULES.items() if data.marks else ():
         label = f"{name} rule from {data.marks['lr']:g} at batch {data.marks['batch']:g}"
@@ -187,7 +189,7 @@ def _draw_rates(axes: Axes, data: LrBatch) -> None:
     axes.set_xlabel("peak learning rate")
     seeds = max(row["cells"] for row in data.settings)
     axes.set_ylabel(f"final validation bits per character\n(mean of {seeds} seed{'s' * (seeds > 1)}, 95 % intervals)")
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, 1.17))
     axes.grid(alpha=0.3)
 
 
@@ -207,17 +209,18 @@ def _draw_samples(axes: Axes, data: LrBatch) -> None:
     found = predicted(data)
     if found:
         scale, least = found
+        between = [batches[0] * (batches[-1] / batches[0]) ** (at / 50) for at in range(51)]
         axes.plot(
-            batches, [least * (1 + b / scale) for b in batches], "--", color=BLACK, lw=1, label="from the noise scale"
+            between, [least * (1 + b / scale) for b in between], "--", color=BLACK, lw=1, label="from the noise scale"
         )
         axes.axvline(scale, color=BLACK, lw=1, ls=":", label=f"gradient noise scale, {scale:,.0f} samples")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xticks(batches, [str(batch) for batch in batches])
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k" if value >= 1000 else f"{value:g}")
     axes.set_xlabel("global batch, samples")
-    axes.set_ylabel(f"samples until validation reaches {data.target:.3f} bits per character")
-    axes.legend(frameon=False, fontsize=8)
+    axes.set_ylabel(f"samples until validation is at {data.target:.2f} bits per character")
+    axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 1.17))
     axes.grid(alpha=0.3)
 
 
