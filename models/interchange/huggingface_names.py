@@ -93,7 +93,8 @@ def read_config(raw: Mapping[str, Any], source: str) -> TransformerConfig:
     for name, value in _FIXED.items():
         if raw.get(name, value) not in (value, None):
             raise ValueError(f"{source}: {name} is {raw[name]!r}, which is not supported: it has to be {value!r}")
-    activation = raw.get("activation_function" if family == "gpt2" else "hidden_act", "gelu_new")
+    field, default = ("activation_function", "gelu_new") if family == "gpt2" else ("hidden_act", "gelu")
+    activation = raw.get(field, default)
     if activation not in _ACTIVATIONS:
         raise ValueError(f"{source}: the activation is {activation!r}; supported are {', '.join(_ACTIVATIONS)}")
     try:

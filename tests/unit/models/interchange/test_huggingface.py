@@ -281,6 +281,19 @@ def test_architectures_and_fields_that_are_unknown_are_named(tmp_path: Path) -> 
         load_huggingface(tmp_path / "out")
 
 
+def test_an_activation_that_is_not_named_is_the_family_s(tmp_path: Path) -> None:
+    for name, config, field, expected in (
+        ("gpt", GPT, "activation_function", "gelu_tanh"),
+        ("bert", replace(POST, activation="gelu_tanh"), "hidden_act", "gelu"),
+    ):
+        save_huggingface(build_model(config), tmp_path / name)
+        path = tmp_path / name / "config.json"
+        raw = json.loads(path.read_text())
+        del raw[field]
+        path.write_text(json.dumps(raw))
+        assert load_huggingface(tmp_path / name).config.activation == expected
+
+
 def test_damaged_folders_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"config.json: no such file; a Hugging Face folder has"):
         load_huggingface(tmp_path)
