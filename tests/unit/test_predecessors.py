@@ -320,7 +320,7 @@ def rows_of_page(text: str) -> list[list[str]]:
 
 
 @cache
-def tests_of(file: Path) -> frozenset[str]:
+def functions_of(file: Path) -> frozenset[str]:
     """Functions at the top of a test file; none where there is no such file."""
     body = ast.parse(file.read_text(encoding="utf-8")).body if file.is_file() else []
     return frozenset(node.name for node in body if isinstance(node, ast.FunctionDef))
@@ -329,7 +329,7 @@ def tests_of(file: Path) -> frozenset[str]:
 def missing_tests(text: str) -> list[str]:
     """Tests named in a page that no file holds."""
     named = re.findall(r"`([^`\s]+\.py)::(\w+)`", text)
-    return [f"{path}::{function}" for path, function in named if function not in tests_of(REPO / "tests" / path)]
+    return [f"{path}::{function}" for path, function in named if function not in functions_of(REPO / "tests" / path)]
 
 
 def sources_of(path: Path, repo: str | None = None) -> Counter[str]:
