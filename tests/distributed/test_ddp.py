@@ -133,6 +133,17 @@ def test_two_ranks_train_as_one_process_does(run_ranks: Callable, tmp_path: Path
     assert keys[0] == keys[1]
 
 
+def train_in_a_folder_of_its_own(rank: int, world: int, run_dir: str, steps: int) -> dict:
+    return train(rank, world, f"{run_dir}/rank{rank}", steps)
+
+
+def test_only_rank_0_writes(run_ranks: Callable, tmp_path: Path) -> None:
+    """A saving condition that binds in the wrong order let every rank of a predecessor write the best model."""
+    run_ranks("train_in_a_folder_of_its_own", run_dir=str(tmp_path), steps=3)
+    assert newest_checkpoint(tmp_path / "rank0") is not None and losses(tmp_path / "rank0")
+    assert not [path for path in (tmp_path / "rank1").rglob("*") if path.is_file()]
+
+
 def test_another_world_size_goes_on_in_the_same_order(run_ranks: Callable, tmp_path: Path) -> None:
     train(0, 1, str(tmp_path / "one"), 12)
     stopped = run_ranks("train", run_dir=str(tmp_path / "mixed"), steps=12, stop_at=5)
