@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from pathlib import Path
 
@@ -106,8 +107,12 @@ def test_several_labels(run_dir: Path, several: dict[str, Path], capsys: Capture
         assert (float(row["probability_sad"]) >= probe.thresholds_[0] - 1e-6) or row["predicted_sad"] == "0"
     assert "Scores: mood" in (run_dir / "report.html").read_text(encoding="utf-8")
     capsys.readouterr()
-    assert main(["classify", "--run-dir", str(run_dir), "It was dull"]) == 2
-    assert "mood.json holds a multi-label probe" in capsys.readouterr().err
+    assert main(["classify", "--run-dir", str(run_dir), "It was dull"]) == 0
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    given = [n for n, t in zip(("sad", "merry"), probe.thresholds_) if float(row[f"probability_{n}"]) >= t]
+    assert row["label"] == ",".join(given)
+    assert main(["heatmap", "--run-dir", str(run_dir), "It was dull"]) == 2
+    assert "has more than two classes and no best unit; name one with --unit" in capsys.readouterr().err
 
 
 def test_numbers(run_dir: Path, several: dict[str, Path], capsys: Capture) -> None:

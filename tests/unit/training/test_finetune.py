@@ -133,7 +133,7 @@ def test_one_step_loss_is_classifier_language_model_and_heads_together(config: F
         expected += weights[row] * float(torch.stack(loss).sum()) / 2
         nats += float(F.cross_entropy(logits[0, :-1].detach(), torch.tensor(list(text[1:])), reduction="sum"))
         count += len(text) - 1
-    expected += weights.sum() * (0.3 * nats / count + 0.7 * float(model.head_variance()))
+    expected += weights.sum() * (0.3 * nats / count + 0.7 * float(model.head_variance().detach()))
     assert float(output.loss_sum) == pytest.approx(expected, rel=1e-5)
 
 
