@@ -26,7 +26,7 @@ from .files import MAX_LINE_BYTES, SourceReport, byte_blocks, char_blocks, expan
 
 __all__ = ["BadRow", "Row", "SourceReport", "expand_paths", "iter_rows"]
 
-TEXT_KEYS = ("sentence", "text", "reviewText", "review", "content")
+TEXT_KEYS = ("sentence", "text", "reviewText", "review", "content", "tweet")
 LABEL_KEYS = ("label", "sentiment", "overall", "stars", "rating")
 
 # Rows looked at to learn the keys of a JSON file, where a single row may lack some.

@@ -19,35 +19,10 @@ from .recurrent import RecurrentLanguageModel, RecurrentState
 ENCODERS = {"mlstm": MLSTM, "lstm": LSTM}
 
 
-class Head(nn.Module):
-    """MLP from features (B, H) to scores (B, K): PReLU and dropout after every inner layer.
-
-    Args:
-        sizes: H, the inner widths, K.
-        dropout: probability, on the features too.
-    """
-
-    def __init__(self, sizes: list[int], dropout: float) -> None:
-        super().__init__()
-        layers: list[nn.Module] = [nn.Dropout(dropout)]
-        for number, (size, following) in enumerate(pairwise(sizes)):
-            if number:
-                layers += [nn.PReLU(), nn.Dropout(dropout)]
-            layers.append(nn.Linear(size, following))
-        self.layers = nn.Sequential(*layers)
-
-    @property
-    def last(self) -> nn.Linear:
-        layer = self.layers[-1]
-        assert isinstance(layer, nn.Linear)
-        return layer
-
-    def forward(self, features: Tensor) -> Tensor:
-        return self.layers(features)
-
-
 class TextClassifier(nn.Module):
-    """Encoder, and `num_heads` heads whose scores are averaged for a prediction.
+    """Encoder, inner layers on its final state, and `num_heads` linear heads whose scores are averaged for a prediction.
+
+    PReLU and dropout follow every inner layer, dropout the state too.
 
     Args:
         config: sizes and classes; kept as `model.config`.
@@ -58,8 +33,12 @@ class TextClassifier(nn.Module):
         self.config = config
         self.encoder: RecurrentLanguageModel = ENCODERS[config.encoder.kind](config.encoder)  # pyright: ignore
         head = config.head
-        sizes = [config.encoder.hidden_size, *head.hidden_sizes, len(config.classes)]
-        self.heads = nn.ModuleList(Head(sizes, head.dropout) for _ in range(head.num_heads))
+        inner: list[nn.Module] = [nn.Dropout(head.dropout)]
+        sizes = [config.encoder.hidden_size, *head.hidden_sizes]
+        for size, following in pairwise(sizes):
+            inner += [nn.Linear(size, following), nn.PReLU(), nn.Dropout(head.dropout)]
+        self.inner = nn.Sequential(*inner)
+        self.heads = nn.Linear(sizes[-1], head.num_heads * len(config.classes))
 
     @property
     def fp32_parameter_names(self) -> frozenset[str]:
@@ -67,21 +46,29 @@ class TextClassifier(nn.Module):
         return frozenset(f"encoder.{name}" for name in self.encoder.fp32_parameter_names)
 
     def parameter_depth(self, name: str) -> int:
-        """How far a parameter lies below the output: 0 for the heads, 1 for the last layer of the encoder, and so on.
+        """How far a parameter lies below the output: 0 for heads and inner layers, 1 for the last layer of the encoder, and so on.
 
         The embedding lies deepest; the encoder's output layer, used for the language model only, counts as its last.
         """
-        if name.startswith("heads."):
+        if name.startswith(("inner.", "heads.")):
             return 0
         layers = self.config.encoder.num_layers
         if name.startswith("encoder.layers."):
             return layers - int(name.split(".")[2])
         return layers + 1 if name.startswith("encoder.embedding") else 1
 
-    def head_variance(self) -> Tensor:
-        """Variance over the heads of their last weights, summed and divided by the number of classes: scalar fp32."""
-        weights = torch.stack([head.last.weight.float() for head in self._heads()])
-        return weights.var(dim=0, unbiased=False).sum() / len(self.config.classes)
+    def head_similarity(self) -> Tensor:
+        """How alike the heads of a class are, scalar fp32: 0 where their weights are at right angles.
+
+        For each head the root of the summed squared cosines between its weights and those of all heads of the class, less
+        1; the mean over heads and classes.
+
+        Source: `get_last_layer_variance` of NVIDIA/sentiment-discovery, which compares all heads of all classes.
+        """
+        weights = self.heads.weight.float().view(self.config.head.num_heads, len(self.config.classes), -1)
+        unit = weights / weights.norm(dim=-1, keepdim=True)
+        cosines = torch.einsum("gkd,hkd->kgh", unit, unit)
+        return (cosines.norm(dim=-1) - 1).mean()
 
     def forward(
         self,
@@ -114,7 +101,5 @@ class TextClassifier(nn.Module):
 
     def score_features(self, features: Tensor) -> Tensor:
         """Scores (B, heads, K) in fp32 from features (B, H)."""
-        return torch.stack([head(features.to(head.last.weight.dtype)) for head in self._heads()], dim=1).float()
-
-    def _heads(self) -> list[Head]:
-        return [head for head in self.heads if isinstance(head, Head)]
+        scores = self.heads(self.inner(features.to(self.heads.weight.dtype)))
+        return scores.float().view(len(features), self.config.head.num_heads, -1)

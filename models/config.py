@@ -88,7 +88,7 @@ class HeadConfig:
     Args:
         hidden_sizes: widths of the inner layers between state and classes; none is a linear head.
         dropout: probability, on the state and after every inner layer.
-        num_heads: heads side by side, each with a loss of its own; their scores are averaged for a prediction.
+        num_heads: linear heads side by side, each with a loss of its own; their scores are averaged for a prediction.
         state: the encoder's final state that is read: cell (as the published probes do) or hidden.
 
     Raises:

@@ -25,7 +25,7 @@ from ..training.checkpoint import checkpoint_dirs, find_checkpoint, load_weights
 from ..training.distributed import resolve_device
 from ..training.finetune import load_parts, load_test
 from ..training.finetune_config import finetune_from_dict
-from ..training.metrics import update_result
+from ..training.metrics import read_result, update_result
 from ..training.run import read_config
 from .baselines import TfidfBaseline, majority_class
 from .calibration import sigmoid
@@ -152,7 +152,9 @@ def score_run(run_dir: Path, progress: bool = True) -> str:
     write_atomic((run_dir / RESULT).with_suffix(".predictions.csv"), _predictions(classifier, test, probability))
     write_json(run_dir / RESULT, result)
     update_result(run_dir, {"finetune": {k: v for k, v in result.items() if k not in ("data", "scores")}})
-    return _table(result, len(test))
+    best = read_result(run_dir).get("train", {}).get(f"best_{config.task.metric}")
+    chosen = "" if best is None else f", the best on validation ({config.task.metric} {best:.4f})"
+    return f"scored: {classifier.about['checkpoint']}{chosen}\n{_table(result, len(test))}"
 
 
 def _scored(

@@ -38,7 +38,7 @@ class TaskConfig:
         val_fraction: part of `train` cut off where `val` is not given.
         class_weights: none, or balanced: each class counts alike in the loss, however many rows it has.
         lm_weight: weight of the language model's loss per byte beside the classifier's per text; 0 leaves it out.
-        head_variance_weight: weight of the variance between heads, see `models/classifier.py`.
+        head_similarity_weight: weight of how alike the heads of a class are (`models/classifier.py`); keeps them apart.
         max_bytes: longer texts are cut to their last bytes while training; 0 keeps them whole. Scoring never cuts.
         metric: what checkpoints are compared by: accuracy, f1 (macro) or loss.
         on_bad_row: skip counts rows without text or label and goes on, error stops at the first.
@@ -53,7 +53,7 @@ class TaskConfig:
     val_fraction: float = 0.1
     class_weights: Literal["none", "balanced"] = "none"
     lm_weight: float = 0.0
-    head_variance_weight: float = 0.0
+    head_similarity_weight: float = 0.0
     max_bytes: int = 0
     metric: Literal["accuracy", "f1", "loss"] = "accuracy"
     on_bad_row: Literal["skip", "error"] = "skip"
@@ -66,7 +66,7 @@ class TaskConfig:
             raise ValueError("--task.label_key and --task.label_keys are both given: one label, or several, not both")
         if not 0 < self.val_fraction < 1:
             raise ValueError(f"--task.val_fraction is {self.val_fraction}: it must lie between 0 and 1")
-        for name in ("lm_weight", "head_variance_weight", "max_bytes"):
+        for name in ("lm_weight", "head_similarity_weight", "max_bytes"):
             if getattr(self, name) < 0:
                 raise ValueError(f"--task.{name} is {getattr(self, name)}: it must not be negative")
 
@@ -139,9 +139,9 @@ class FinetuneConfig:
         if self.log.noise_scale:
             raise ValueError("--log.noise_scale is for language models: leave it out of a fine-tuning run")
 
-        if self.task.head_variance_weight and (self.head.num_heads == 1 or self.parallel.strategy == "fsdp"):
+        if self.task.head_similarity_weight and (self.head.num_heads == 1 or self.parallel.strategy == "fsdp"):
             raise ValueError(
-                "--task.head_variance_weight needs --head.num_heads of at least 2, and --parallel.strategy ddp"
+                "--task.head_similarity_weight needs --head.num_heads of at least 2, and --parallel.strategy ddp"
             )
 
     def to_dict(self) -> dict[str, Any]:

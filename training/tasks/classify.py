@@ -207,9 +207,9 @@ class ClassifyTask:
         if task.lm_weight and logits is not None:
             # A mean over this batch's bytes; each text's share of it is its share of the divisor.
             loss = loss + task.lm_weight * share * _byte_loss(logits, tokens, lengths)
-        if task.head_variance_weight:
+        if task.head_similarity_weight:
             classifier = _unwrapped(model)
-            loss = loss + task.head_variance_weight * share * classifier.head_variance()
+            loss = loss + task.head_similarity_weight * share * classifier.head_similarity()
         return loss
 
 

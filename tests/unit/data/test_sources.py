@@ -153,6 +153,7 @@ def test_undecodable_bytes_are_kept_and_counted(tmp_path: Path, block: int) -> N
         (["label", "sentence"], "sentence", "label"),
         (["content", "text", "sentiment"], "text", "sentiment"),
         (["summary", "reviewText", "overall"], "reviewText", "overall"),
+        (["ID", "Tweet", "label"], "Tweet", "label"),
         (["Review", "Rating"], "Review", "Rating"),
         (["review", "title"], "review", None),
         (["TEXT", "text"], "text", None),

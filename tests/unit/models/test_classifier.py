@@ -31,12 +31,14 @@ def test_scores_are_those_of_an_mlp_on_the_final_state(encoder: ModelConfig, sta
         tokens = torch.tensor([list(text)], dtype=torch.uint8)
         own_logits, final = model.encoder(tokens)
         features = (final.cell if state == "cell" else final.hidden)[-1]
-        for number, head in enumerate(model.heads):
-            first, second, last = (layer for layer in head.modules() if isinstance(layer, nn.Linear))
-            slopes = [layer.weight for layer in head.modules() if isinstance(layer, nn.PReLU)]
-            inner = nn.functional.prelu(features @ first.weight.T + first.bias, slopes[0])
-            inner = nn.functional.prelu(inner @ second.weight.T + second.bias, slopes[1])
-            torch.testing.assert_close(scores[row, number], (inner @ last.weight.T + last.bias)[0])
+        first, second = (layer for layer in model.inner if isinstance(layer, nn.Linear))
+        slopes = [layer.weight for layer in model.inner if isinstance(layer, nn.PReLU)]
+        inner = nn.functional.prelu(features @ first.weight.T + first.bias, slopes[0])
+        inner = nn.functional.prelu(inner @ second.weight.T + second.bias, slopes[1])
+        for number in range(2):
+            own = slice(3 * number, 3 * number + 3)
+            expected = inner @ model.heads.weight[own].T + model.heads.bias[own]
+            torch.testing.assert_close(scores[row, number], expected[0])
         torch.testing.assert_close(logits[row, : len(text)], own_logits[0])
 
 
@@ -63,14 +65,24 @@ def test_depth_counts_from_the_output() -> None:
     assert depths["encoder.embedding.weight"] == 3 and depths["encoder.output.weight"] == 1
     layers = {name.split(".")[2]: depth for name, depth in depths.items() if name.startswith("encoder.layers.")}
     assert layers == {"0": 2, "1": 1}
-    assert {depth for name, depth in depths.items() if name.startswith("heads.")} == {0}
+    assert {depth for name, depth in depths.items() if name.startswith(("inner.", "heads."))} == {0}
 
 
-def test_variance_of_heads() -> None:
-    model = make(ENCODERS[1], num_heads=3)
-    weights = torch.stack([head.last.weight for head in model._heads()]).double()
-    expected = ((weights - weights.mean(0)) ** 2).sum() / 3 / 3  # over heads, by classes
-    torch.testing.assert_close(model.head_variance().double(), expected, rtol=1e-6, atol=0)
+def test_heads_of_a_class_at_right_angles_are_not_alike() -> None:
+    model = make(ENCODERS[1], num_heads=2)
+    weights = model.heads.weight.detach().double().view(2, 3, 8)
+    expected = 0.0
+    for k in range(3):
+        a, b = weights[0, k], weights[1, k]
+        cosine = float(a @ b / (a.norm() * b.norm()))
+        expected += (1 + cosine**2) ** 0.5 - 1  # the same for both heads
+    assert float(model.head_similarity().detach()) == pytest.approx(expected / 3, rel=1e-5)
+    with torch.no_grad():
+        model.heads.weight.copy_(torch.eye(6, 8))
+    assert float(model.head_similarity().detach()) == pytest.approx(0, abs=1e-6)
+    with torch.no_grad():
+        model.heads.weight.fill_(0.5)
+    assert float(model.head_similarity().detach()) == pytest.approx(2**0.5 - 1)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_balanced_weights_make_classes_count_alike() -> None:
 
 def test_one_step_loss_is_classifier_language_model_and_heads_together(config: FinetuneConfig) -> None:
     head = HeadConfig(num_heads=2)
-    task_config = replace(config.task, class_weights="balanced", lm_weight=0.3, head_variance_weight=0.7)
+    task_config = replace(config.task, class_weights="balanced", lm_weight=0.3, head_similarity_weight=0.7)
     labels = np.array([0, 0, 1, 0, 0, 1, 0, 0])
     texts = TextSet([clean_review("word " * (1 + k % 3)) for k in range(8)], labels)
     task = task_of(replace(config, head=head, task=task_config), texts, ["bad", "good"])
@@ -133,7 +133,7 @@ def test_one_step_loss_is_classifier_language_model_and_heads_together(config: F
         expected += weights[row] * float(torch.stack(loss).sum()) / 2
         nats += float(F.cross_entropy(logits[0, :-1].detach(), torch.tensor(list(text[1:])), reduction="sum"))
         count += len(text) - 1
-    expected += weights.sum() * (0.3 * nats / count + 0.7 * float(model.head_variance().detach()))
+    expected += weights.sum() * (0.3 * nats / count + 0.7 * float(model.head_similarity().detach()))
     assert float(output.loss_sum) == pytest.approx(expected, rel=1e-5)
 
 
@@ -249,7 +249,7 @@ def test_lower_layers_learn_at_lower_rates(config: FinetuneConfig) -> None:
     engine.run()
     rates = {id(p): group["lr"] for group in engine.optimizer.param_groups for p in group["params"]}
     by_name = {name: rates[id(p)] for name, p in engine.model.named_parameters() if p.requires_grad}
-    assert by_name["heads.0.layers.1.weight"] == 2e-2
+    assert by_name["heads.weight"] == by_name["inner.1.weight"] == 2e-2
     assert {rate for name, rate in by_name.items() if name.startswith("encoder.layers.0.")} == {1e-2}
     assert by_name["encoder.embedding.weight"] == 5e-3
 
@@ -304,10 +304,10 @@ def test_a_part_of_every_class_is_cut_off(config: FinetuneConfig, tmp_path: Path
         ({"encoder": ""}, r"--encoder is missing: name the run folder"),
         ({"task": TaskConfig()}, r"--task.train is missing: name a file"),
         ({"log": LogConfig(noise_scale=True)}, r"--log.noise_scale is for language models"),
-        ({"task": TaskConfig(train=["a.csv"], head_variance_weight=0.1)}, r"needs --head.num_heads of at least 2"),
+        ({"task": TaskConfig(train=["a.csv"], head_similarity_weight=0.1)}, r"needs --head.num_heads of at least 2"),
         (
             {
-                "task": TaskConfig(train=["a.csv"], head_variance_weight=0.1),
+                "task": TaskConfig(train=["a.csv"], head_similarity_weight=0.1),
                 "head": HeadConfig(num_heads=2),
                 "parallel": ParallelConfig(strategy="fsdp"),
             },
