@@ -5,7 +5,7 @@ shingles are its runs of 5 words (all its words, if fewer). The 24 smallest hash
 sketch, and each run of 6 neighbours in the sketch is one key (the whole sketch, if smaller). Two documents with a key
 in common are near-duplicates. Documents that differ only in case, punctuation or spacing always are; others with a
 chance that grows with the Jaccard similarity of their shingles: 0.2 -> 0.001, 0.5 -> 0.17, 0.8 -> 0.89, 0.9 -> 0.99
-(simulated).
+(simulated). In a store of subword tokens every token is a word.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def heldout_components(store: TokenStore, heldout: np.ndarray) -> tuple[np.ndarr
     """Groups the held-out documents by near-duplication and finds the groups that reach into the rest.
 
     Args:
-        store: A store of bytes.
+        store: A store of bytes, or of subword tokens.
         heldout: Document ids, int64 (n,).
 
     Returns:
@@ -94,11 +94,6 @@ def document_keys(store: TokenStore, wanted: np.ndarray) -> Iterator[tuple[np.nd
     Yields:
         Document ids int64 (k,) and keys uint64 (k,); a document occurs once for each of its keys.
     """
-    if store.dtype.itemsize != 1:
-        raise ValueError(
-            f"{store.prefix}: near-duplicates are found in stores of bytes, not of {store.dtype}: "
-            "set data.keep_duplicates_together to false"
-        )
     offsets = store.offsets
     first = 0
     while first < store.num_documents:
@@ -141,6 +136,8 @@ def _stretch_keys(text: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.
 
 def _word_hashes(text: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Hash of every word (its first 16 bytes and its length), and for each document bound the words before it."""
+    if text.dtype.itemsize > 1:
+        return _mixed((text.astype(np.uint64) + np.uint64(1)) * _MIX), bounds
     lowered = np.zeros(len(text) + 16, np.uint8)
     np.take(_WORD_BYTE, text, out=lowered[: len(text)])
     is_word = lowered[: len(text) + 1] != 0

@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
-from ..models.config import LSTMConfig, MLSTMConfig
-from ..training.config import TrainConfig
+from ..models.presets import preset as preset_sizes
+from ..training.config import MODELS, TrainConfig
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
 
-MODELS = {"mlstm": MLSTMConfig, "lstm": LSTMConfig}
-
-DESCRIPTION = """Train a byte language model and leave a run folder: config.yaml, metrics.jsonl, checkpoints, result.json.
+DESCRIPTION = """Train a language model and leave a run folder: config.yaml, metrics.jsonl, checkpoints, result.json.
 
   bigbatch train --config configs/mlstm/tiny.yaml --run-dir runs/tiny
   bigbatch train --data.paths reviews.jsonl.gz --run-dir runs/mine --model.hidden-size 512 --nproc 2
   bigbatch train --run-dir runs/mine          goes on where that run stopped
 
---model.kind lstm trains the LSTM baseline (its options: bigbatch train --model.kind lstm --help).
+  bigbatch train --config configs/gpt/tiny.yaml --run-dir runs/gpt-tiny
+
+--model.kind: mlstm (if not given), lstm, the baseline, or gpt; each has options of its own: bigbatch train --model.kind lstm --help.
+--preset takes the sizes of a published GPT, which options change.
 Stopped by Ctrl-C, SIGTERM or a crash, the same command goes on from the last checkpoint."""
 
 
-def build_parser(kind: str = "mlstm") -> ArgumentParser:
-    """The parser for one family of models: a union of families would silently pick one of them."""
+def build_parser(kind: str = "mlstm", preset: str | None = None) -> ArgumentParser:
+    """The parser for one family of models: a union of families would silently pick one of them.
+
+    Args:
+        kind: the family.
+        preset: published sizes that are its defaults.
+    """
     parser = ArgumentParser(
         prog="bigbatch train", description=DESCRIPTION, exit_on_error=False, default_env=False, allow_abbrev=False,
         formatter_class=parser_formatter(),
@@ -38,6 +44,11 @@ def build_parser(kind: str = "mlstm") -> ArgumentParser:
     parser.add_argument("--config", action="config", help="YAML file; options given after it override it")
     parser.add_class_arguments(TrainConfig, skip={"model"})
     parser.add_class_arguments(MODELS[kind], "model")
+    parser.add_argument(
+        "--preset", metavar="NAME", help="published sizes that the model starts from, such as gpt2-124m"
+    )
+    if preset is not None:
+        parser.set_defaults({f"model.{name}": value for name, value in asdict(preset_sizes(preset)).items()})
     return parser
 
 
@@ -142,19 +153,26 @@ def check_config_files(argv: list[str], config: type) -> list[dict[str, Any]]:
     return contents
 
 
-def model_kind(argv: list[str]) -> str:
-    """The family asked for by `--model.kind` or a configuration file.
+def model_choice(argv: list[str]) -> tuple[str, str | None]:
+    """The family asked for by `--model.kind` or a configuration file, and the published sizes, if any.
 
     Raises:
-        ValueError: if it is none of ours, or a configuration file cannot be read.
+        ValueError: if either is none of ours or they disagree, or a configuration file cannot be read.
     """
-    kind = "mlstm"
+    kind = preset = None
     for content in check_config_files(argv, TrainConfig):
-        kind = content.get("model", {}).get("kind", kind)
+        kind, preset = content.get("model", {}).get("kind", kind), content.get("preset", preset)
     kind = (option_values(argv, "--model.kind") or [kind])[-1]
+    preset = (option_values(argv, "--preset") or [preset])[-1]
+    if preset is not None:
+        family = preset_sizes(str(preset)).kind
+        if kind not in (None, family):
+            raise ValueError(f"--preset {preset} is a {family} and --model.kind is {kind!r}: leave one of them out")
+        kind = family
+    kind = "mlstm" if kind is None else kind
     if not isinstance(kind, str) or kind not in MODELS:
         raise ValueError(f"--model.kind is {kind!r}: choose one of {', '.join(MODELS)}")
-    return kind
+    return kind, preset
 
 
 def parse(argv: list[str]) -> TrainConfig:
@@ -167,13 +185,14 @@ def parse(argv: list[str]) -> TrainConfig:
     run_dirs = [Path(name).expanduser() for name in option_values(argv, "--run_dir")]
     if run_dirs and not option_values(argv, "--config") and (run_dirs[-1] / "config.yaml").is_file():
         argv = ["--config", str(run_dirs[-1] / "config.yaml"), *argv]
-    parser = build_parser(model_kind(argv))
+    parser = build_parser(*model_choice(argv))
     try:
         namespace: Namespace = parser.parse_args(argv)
     except ArgumentError as error:
         raise ValueError(f"{' '.join(str(error).split())}; see `bigbatch train --help`") from None
     values = vars(parser.instantiate(namespace))
-    values.pop("config", None)
+    for name in ("config", "preset"):
+        values.pop(name, None)
     return TrainConfig(**values)
 
 

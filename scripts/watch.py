@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
@@ -76,7 +77,7 @@ def describe(run_dir: Path, now: float) -> tuple[str, ...]:
         left = duration((total - last["samples"]) * tokens_per_sample / last["tokens_per_second"])
     return (
         run_dir.name, state, f"{100 * last['samples'] / total:.0f} %" if total else "?", count(last["tokens"]),
-        number(last["bpc"], ".3f"), number(evals[-1]["bpc"], ".3f") if evals else "", number(last["lr"], ".2e"),
+        number(last.get("bpc", math.nan), ".3f"), number(evals[-1].get("bpc", math.nan), ".3f") if evals else "", number(last["lr"], ".2e"),
         number(last["loss_scale"], "g"), str(last["skipped_steps"]), count(last["tokens_per_second"]), left, duration(age),
     )  # fmt: skip
 

@@ -22,6 +22,7 @@ from torch import nn
 
 from ..models.build import build_model
 from ..models.config import LSTMConfig, MLSTMConfig
+from ..models.transformer_config import BERTConfig, GPTConfig
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,8 @@ FILES = ("model.safetensors", "optimizer.safetensors", "state.safetensors", "tra
 # Of a model that was converted or published: enough to read text with, not to go on training from.
 WEIGHTS_ONLY_FILES = ("model.safetensors", "trainer.json")
 _PREFIX = "step_"
+_CONFIGS: dict[str, type] = {"mlstm": MLSTMConfig, "lstm": LSTMConfig, "gpt": GPTConfig, "bert": BERTConfig}
+RECURRENT = ("mlstm", "lstm")
 
 
 @dataclass
@@ -345,21 +348,25 @@ def load_initial_weights(model: nn.Module, path: Path) -> Path:
     return directory
 
 
-def load_model(path: Path | str, device: str = "cpu", which: str = "best") -> LoadedModel:
+def load_model(
+    path: Path | str, device: str = "cpu", which: str = "best", kinds: tuple[str, ...] = RECURRENT
+) -> LoadedModel:
     """Loads a trained model from a run folder or a checkpoint directory.
 
     Args:
         path: run folder or checkpoint directory.
         device: where the model goes.
         which: "best" (lowest validation BPC; the newest if none was validated) or "latest", for a run folder.
+        kinds: families that the caller can use.
 
     Raises:
-        ValueError: if there is no checkpoint, it is damaged, or it is of another model than its configuration says.
+        ValueError: if there is no checkpoint, it is damaged, it is of another model than its configuration says, or of
+            another family.
     """
     directory = find_checkpoint(Path(path), which)
     manifest = verify(directory)
     model_config = dict(manifest["config"]["model"])
-    config_class = {"mlstm": MLSTMConfig, "lstm": LSTMConfig}.get(model_config["kind"])
+    config_class = _CONFIGS.get(model_config["kind"]) if model_config["kind"] in kinds else None
     if model_config["kind"] == "classifier":
         raise ValueError(
             f"{path} holds a fine-tuned classifier, no language model: `bigbatch classify --run-dir {path}` uses it; for the rest "
@@ -367,7 +374,8 @@ def load_model(path: Path | str, device: str = "cpu", which: str = "best") -> Lo
         )
     if config_class is None:
         raise ValueError(
-            f"checkpoint {directory} holds a model of kind {model_config['kind']!r}, which cannot be loaded here"
+            f"checkpoint {directory} holds a model of kind {model_config['kind']!r}; what is needed here is one of "
+            f"{', '.join(kinds)}"
         )
     try:
         with torch.device("meta"):  # initial values would be drawn for nothing: minutes of QR at 4096 units

@@ -1,6 +1,7 @@
 """One run as a dataclass: composes the configurations of its parts. Torch-free, so that `--help` answers at once.
 
-Every length of time is in samples (one sample = one window of `seq_length` targets of one lane) or in epochs.
+Every length of time is in samples (one sample = one window of `seq_length` targets of one lane, or one sequence of a GPT or
+BERT) or in epochs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Literal, TypeVar
 from ..data.config import DataConfig
 from ..fp16.config import PRECISIONS, LossScaleConfig
 from ..models.config import LSTMConfig, MLSTMConfig
+from ..models.transformer_config import BERTConfig, GPTConfig
 
 T = TypeVar("T")
 
@@ -232,7 +234,8 @@ class LogConfig:
         eval_interval_samples: samples between validations; 0: a tenth of the run.
         checkpoint_interval_samples: samples between checkpoints; 0: a tenth of the run.
         keep_checkpoints: newest checkpoints kept; the one with the best validation BPC is kept besides.
-        eval_lanes: the held-out text is read in this many lanes, each starting with zero state.
+        eval_lanes: the held-out text is read in this many lanes, each starting with zero state; by GPT and BERT in at most so
+            many sequences at once, which changes nothing about the result.
         eval_max_bytes: validation during training stops after this many bytes; 0: all. The last one reads all.
         noise_scale: estimate the gradient noise scale (McCandlish et al. 2018) from the gradients of ranks or of
             accumulation steps; costs one norm a step.
@@ -282,7 +285,7 @@ class TrainConfig:
         profile: profile a few steps and write profile.txt and profile.json into the run folder.
     """
 
-    model: MLSTMConfig | LSTMConfig = field(default_factory=MLSTMConfig)
+    model: MLSTMConfig | LSTMConfig | GPTConfig | BERTConfig = field(default_factory=MLSTMConfig)
     data: DataConfig = field(default_factory=DataConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -303,7 +306,9 @@ class TrainConfig:
         check_choice("precision", self.precision, tuple(PRECISIONS))
         check_choice("resume", self.resume, ("auto", "never"))
         check_positive("nproc", self.nproc)
-        if self.model.vocab_size < 256:
+        if isinstance(self.model, GPTConfig | BERTConfig):
+            self._check_transformer(self.model)
+        elif self.model.vocab_size < 256:
             raise ValueError(
                 f"--model.vocab_size is {self.model.vocab_size}: the text is bytes, so it must be at least 256"
             )
@@ -312,6 +317,13 @@ class TrainConfig:
         if not self.run_dir or Path(self.run_dir).expanduser().is_file():
             raise ValueError(f"--run-dir {self.run_dir!r} is not a folder: name one, such as runs/mine")
         self.run_dir = str(Path(self.run_dir).expanduser())  # a shell leaves the ~ of --run-dir=~/runs/mine alone
+
+    def _check_transformer(self, model: GPTConfig | BERTConfig) -> None:
+        if self.batch.seq_length > model.max_position_embeddings:
+            raise ValueError(
+                f"--batch.seq_length is {self.batch.seq_length}, longer than the model's {model.max_position_embeddings} "
+                "positions: shorten it or raise --model.max_position_embeddings"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -353,6 +365,9 @@ def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return [f"{key}: {a.get(key)} -> {b.get(key)}" for key in keys]
 
 
+MODELS: dict[str, type] = {"mlstm": MLSTMConfig, "lstm": LSTMConfig, "gpt": GPTConfig}
+
+
 def config_from_dict(values: dict[str, Any]) -> TrainConfig:
     """The configuration stored in a run folder or checkpoint, validated anew.
 
@@ -361,15 +376,16 @@ def config_from_dict(values: dict[str, Any]) -> TrainConfig:
     """
     model = values.get("model", {})
     kind = model.get("kind", "mlstm") if isinstance(model, dict) else model
-    if kind not in ("mlstm", "lstm"):
+    if kind not in MODELS:
         raise ValueError(
             f"the stored configuration has model.kind {kind!r}, which this version of bigbatch does not know"
         )
     parts: dict[str, type] = {
-        "model": MLSTMConfig if kind == "mlstm" else LSTMConfig,
+        "model": MODELS[kind],
         "data": DataConfig, "batch": BatchConfig, "optim": OptimConfig, "schedule": ScheduleConfig,
         "loss_scale": LossScaleConfig, "parallel": ParallelConfig, "log": LogConfig,
     }  # fmt: skip
+    values = {key: value for key, value in values.items() if key != "tokenizer_hash"}  # which a checkpoint adds
     return compose(TrainConfig, parts, values)
 
 

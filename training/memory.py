@@ -8,7 +8,8 @@ import traceback
 import torch
 from torch import nn
 
-from ..models.flops import parameters, training_bytes
+from ..models import flops, transformer_flops
+from ..models.transformer_config import BERTConfig, GPTConfig
 from .batch_size import BatchLayout
 from .config import TrainConfig
 from .distributed import Ranks
@@ -27,7 +28,13 @@ def check_memory(config: TrainConfig, world_size: int) -> None:
     """
     moments = {"sgd": 1, "lars": 1}.get(config.optim.kind, 2)
     shards = world_size if config.parallel.strategy == "fsdp" else 1
-    held = training_bytes(config.model, 0, config.precision, moments, shards)
+    model = config.model
+    if isinstance(model, GPTConfig | BERTConfig):
+        held = transformer_flops.training_bytes(model, config.precision, moments, shards)
+        parameters = transformer_flops.parameters(model)
+    else:
+        held = flops.training_bytes(model, 0, config.precision, moments, shards)
+        parameters = flops.parameters(model)
     needed = held["weights"] + held["gradients"] + held["optimizer"]
     if torch.cuda.is_available() and config.device.startswith(("cuda", "auto")):
         there, where = torch.cuda.get_device_properties(0).total_memory, "its device has"
@@ -38,7 +45,7 @@ def check_memory(config: TrainConfig, world_size: int) -> None:
         return
     if needed > there:
         raise ValueError(
-            f"the model has {parameters(config.model):,} parameters: with gradients and optimizer state that is "
+            f"the model has {parameters:,} parameters: with gradients and optimizer state that is "
             f"{needed / 2**30:,.1f} GiB, and {where} {there / 2**30:,.1f}: lower --model.hidden_size or --model.num_layers"
         )
 

@@ -26,6 +26,7 @@ from ..data.token_store import TokenStore, store_exists
 from ..fp16 import apex
 from ..fp16.config import resolve_precision
 from ..fp16.speed import SLOW, half_precision_slowdown
+from ..models.transformer_config import BERTConfig, GPTConfig
 from .batch_size import check_batch
 from .checkpoint import check_resumable, checkpoint_dirs, find_checkpoint
 from .config import TrainConfig, changed_keys, config_from_dict
@@ -37,7 +38,10 @@ from .memory import check_memory
 from .metrics import read_result, update_result
 from .optimizers import use_apex
 from .schedules import check_schedule, scaled_optim
+from .tasks.base import Task
 from .tasks.char_lm import CharLMTask
+from .tasks.gpt import GPTTask
+from .vocabulary import check_vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +88,7 @@ def prepare_run(config: RunConfig) -> RunConfig:
     check_config(config, config.nproc)
     if isinstance(config, TrainConfig):
         build_store(config)
+        open_store(config)
     else:
         check_files(config)
     write_config(config)
@@ -219,11 +224,11 @@ def build_store(config: TrainConfig) -> None:
     open_or_prepare(data, prefix, progress=config.log.progress, rebuild=rebuild)
 
 
-def load_splits(config: TrainConfig) -> tuple[TokenStore, Splits]:
-    """The token store of a run and its split into train, val and test.
+def open_store(config: TrainConfig) -> TokenStore:
+    """The token store of a run.
 
     Raises:
-        ValueError: if the store is missing or too small to split.
+        ValueError: if it is missing, or holds other tokens than the model reads.
     """
     prefix = store_prefix(config)
     if not store_exists(prefix):
@@ -231,12 +236,23 @@ def load_splits(config: TrainConfig) -> tuple[TokenStore, Splits]:
             f"the token store {prefix} does not exist: build it with `bigbatch prepare`, once, before the ranks start"
         )
     store = TokenStore(prefix)
-    if store.dtype.name != "uint8":
+    if isinstance(config.model, GPTConfig | BERTConfig):
+        check_vocabulary(config.model, store)
+    elif store.dtype.name != "uint8":
         raise ValueError(
             f"the token store {prefix} holds {store.dtype.name} tokens, and this model reads bytes: build one of text with "
             "`bigbatch prepare`"
         )
-    data = config.data
+    return store
+
+
+def load_splits(config: TrainConfig) -> tuple[TokenStore, Splits]:
+    """The token store of a run and its split into train, val and test.
+
+    Raises:
+        ValueError: if the store is missing, of other tokens, or too small to split.
+    """
+    store, data = open_store(config), config.data
     splits = split_documents(
         store, data.seed, data.val_fraction, data.test_fraction, data.min_heldout_bytes, data.num_shards,
         data.keep_duplicates_together,
@@ -278,8 +294,13 @@ def _build_engine(config: RunConfig, ranks: Ranks) -> Engine:
     if isinstance(config, FinetuneConfig):
         return Engine(config, ranks, *build_task(config, ranks))
     store, splits = load_splits(config)
-    train, val = OrderedStore(store, splits.train), OrderedStore(store, splits.val)
-    return Engine(config, ranks, CharLMTask(config, ranks, train, val), store.content_hash)
+    return Engine(config, ranks, _pretraining_task(config, ranks, store, splits), store.content_hash)
+
+
+def _pretraining_task(config: TrainConfig, ranks: Ranks, store: TokenStore, splits: Splits) -> Task:
+    if isinstance(config.model, GPTConfig):
+        return GPTTask(config, ranks, store, splits)
+    return CharLMTask(config, ranks, OrderedStore(store, splits.train), OrderedStore(store, splits.val))
 
 
 def _run_engine(config: RunConfig, ranks: Ranks) -> TrainResult:

@@ -26,7 +26,7 @@ from ...data.prepare import open_or_prepare
 from ...fp16.config import LossScaleConfig
 from ...fp16.policy import apply_policy
 from ...models.build import build_model
-from ...models.config import MLSTMConfig
+from ...models.config import MLSTMConfig, ModelConfig
 from ...models.flops import training_bytes
 from ...training.checkpoint import newest_checkpoint
 from ...training.config import BatchConfig, LogConfig, OptimConfig, ScheduleConfig, TrainConfig
@@ -202,6 +202,7 @@ def memory_table(plan: Plan) -> str:
         "state": _bytes(checkpoint.state.values()),
         "copies": copies,
     }
+    assert isinstance(config.model, ModelConfig)
     expected = training_bytes(config.model, config.batch.global_batch_size, "fp16")
     meaning = {
         "weights": "fp32 masters", "gradients": "fp32 gradients", "optimizer": "Adam's moments", "state": "recurrent state",
@@ -234,6 +235,7 @@ def _bytes(tensors: Sequence[torch.Tensor] | object) -> int:
 
 def _pass_bytes(config: TrainConfig) -> tuple[int, int]:
     """Bytes of the gradients after one backward pass under the policy, and of the fp16 copies that its forward pass made."""
+    assert isinstance(config.model, ModelConfig)
     model = build_model(config.model)
     policy = apply_policy(model, config.precision, "cpu")
     with _HalfCopies() as copies:

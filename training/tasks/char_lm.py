@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ...data.streams import ByteStream, LaneStream, StreamPosition
 from ...models.build import build_model
+from ...models.config import ModelConfig
 from ...models.recurrent import RecurrentState
 from ..batch_size import BatchLayout
 from ..checkpoint import load_initial_weights
@@ -55,7 +56,9 @@ class CharLMTask:
         return self._config.to_dict()
 
     def build_model(self) -> nn.Module:
-        return build_model(self._config.model)
+        model = self._config.model
+        assert isinstance(model, ModelConfig)
+        return build_model(model)
 
     def initialise(self, model: nn.Module) -> None:
         if self._config.init_from:

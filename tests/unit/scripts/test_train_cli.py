@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 import yaml
 from bigbatch.models.config import LSTMConfig, MLSTMConfig
+from bigbatch.models.presets import preset
 from bigbatch.scripts.cli import main, with_dashes
 from bigbatch.scripts.train import parse
 from bigbatch.training.config import TrainConfig, changed_keys
@@ -309,3 +310,15 @@ def test_a_run_folder_under_home_is_found(monkeypatch: pytest.MonkeyPatch, tmp_p
     (tmp_path / "runs" / "config.yaml").write_text("model: {kind: mlstm, hidden_size: 24}\n")
     config = parse(["--run_dir=~/runs"])
     assert config.model.hidden_size == 24 and config.run_dir == str(tmp_path / "runs")
+
+
+def test_a_published_size_is_a_base_that_options_change(tmp_path: Path) -> None:
+    config = parse(["--preset", "gpt2-355m", "--model.vocab-size", "256"])
+    assert config.model == replace(preset("gpt2-355m"), vocab_size=256)
+    file = tmp_path / "gpt.yaml"
+    file.write_text("preset: gpt2-355m\nmodel: {num_layers: 3}\n")
+    assert parse(["--config", str(file)]).model == replace(preset("gpt2-355m"), num_layers=3)
+    with pytest.raises(ValueError, match=r"--preset gpt2-124m is a gpt and --model.kind is 'lstm'"):
+        parse(["--preset", "gpt2-124m", "--model.kind", "lstm"])
+    with pytest.raises(ValueError, match="no model is called 'gpt3'"):
+        parse(["--preset", "gpt3"])
