@@ -17,7 +17,7 @@ from typing import NoReturn
 COMMANDS = {
     "demo": "the whole pipeline on a corpus it writes itself: train, transfer, report.html",
     "prepare": "turn CSV, JSONL, Parquet or text files into a token store",
-    "train": "train a byte language model (mLSTM or LSTM), on one process or several",
+    "train": "train a language model (mLSTM, LSTM or GPT), on one process or several",
     "evaluate": "bits per character of a trained model on held-out text",
     "transfer": "probe a trained model's features for sentiment, with intervals and baselines",
     "finetune": "fine-tune a trained model with a head on labelled texts, and score it",

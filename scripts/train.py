@@ -25,7 +25,7 @@ DESCRIPTION = """Train a language model and leave a run folder: config.yaml, met
 
   bigbatch train --config configs/gpt/tiny.yaml --run-dir runs/gpt-tiny
 
---model.kind: mlstm (if not given), lstm, the baseline, or gpt; each has options of its own: bigbatch train --model.kind lstm --help.
+--model.kind: mlstm (if not given), lstm, the baseline, or gpt; each has its own options: bigbatch train --model.kind lstm --help.
 --preset takes the sizes of a published GPT, which options change.
 Stopped by Ctrl-C, SIGTERM or a crash, the same command goes on from the last checkpoint."""
 

@@ -75,9 +75,10 @@ def describe(run_dir: Path, now: float) -> tuple[str, ...]:
     if state == "running" and total and last["tokens_per_second"]:
         tokens_per_sample = last["tokens"] / last["samples"]
         left = duration((total - last["samples"]) * tokens_per_sample / last["tokens_per_second"])
+    validated = number(evals[-1].get("bpc", math.nan), ".3f") if evals else ""
     return (
         run_dir.name, state, f"{100 * last['samples'] / total:.0f} %" if total else "?", count(last["tokens"]),
-        number(last.get("bpc", math.nan), ".3f"), number(evals[-1].get("bpc", math.nan), ".3f") if evals else "", number(last["lr"], ".2e"),
+        number(last.get("bpc", math.nan), ".3f"), validated, number(last["lr"], ".2e"),
         number(last["loss_scale"], "g"), str(last["skipped_steps"]), count(last["tokens_per_second"]), left, duration(age),
     )  # fmt: skip
 

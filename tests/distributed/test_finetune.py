@@ -44,7 +44,10 @@ def test_two_ranks_are_one_process(run_ranks: Callable, tmp_path: Path, strategy
     torch.manual_seed(0)
     config = {"model": asdict(ENCODER)}
     save_weights(tmp_path / "encoder", MLSTM(ENCODER).state_dict(), config, {"samples": 0, "tokens": 0})
-    for name, n in (("train", 45), ("val", 41)):  # three classes as frequent as 3 : 1 : 1, more texts than batches hold
+    for name, n in (
+        ("train", 45),
+        ("val", 70),
+    ):  # three classes as frequent as 3 : 1 : 1, and three batches of validation for two ranks
         words = ["awful", "awful", "awful", "superb", "odd"]
         lines = [f"{words[k % 5][0]},{'a long ' * (k % 3)}film {k} is {words[k % 5]}" for k in range(n)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["label,sentence", *lines]))

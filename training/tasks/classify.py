@@ -274,9 +274,11 @@ def score_texts(
         if should_stop():
             model.train(was_training)
             return None
-        if first + ranks.rank < len(batches):
-            rows = batches[first + ranks.rank]
-            values, _ = model(*pad([texts.texts[row] for row in rows], ranks.device))
+        # Every rank makes every pass, since FSDP2 gathers parameters in it; one without a batch left repeats the last.
+        at = first + ranks.rank
+        rows = batches[min(at, len(batches) - 1)]
+        values, _ = model(*pad([texts.texts[row] for row in rows], ranks.device))
+        if at < len(batches):
             own.append(rows)
             scores.append(values.mean(dim=1).cpu().numpy())
     model.train(was_training)
