@@ -6,6 +6,12 @@ import argparse
 import os
 from pathlib import Path
 
+# Figures of own runs alone, beside those of published numbers in `analysis/figures/registry.py`.
+OWN = {
+    "numerics": "experiments of docs/numerics.md: runs, a picture, tables",
+    "lr-batch": "final BPC by learning rate and batch, samples to a target: of the sweep named with --ours",
+}
+
 DESCRIPTION = """Draw figures, each as PNG, SVG, the CSV of what is drawn, and a caption.
 
   bigbatch figures epoch-time bert-hours           published numbers, with the scaling model
@@ -13,6 +19,7 @@ DESCRIPTION = """Draw figures, each as PNG, SVG, the CSV of what is drawn, and a
   bigbatch figures published                       all of them
   bigbatch figures --list                          their names
   bigbatch figures numerics                        the experiments of docs/numerics.md, run where they are missing
+  bigbatch figures lr-batch --ours runs/sweeps/lr_batch    learning rate by batch, from a sweep
 
 `numerics` reads $BIGBATCH_CORPORA/amazon unless --data names another text. Its runs go to --runs, pictures and tables to --out."""
 
@@ -21,7 +28,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bigbatch figures", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("figures", nargs="*", metavar="NAME", help="which; `published` is all of --list but numerics")
+    parser.add_argument(
+        "figures", nargs="*", metavar="NAME", help="which; `published` is all of --list but those of own runs"
+    )
     parser.add_argument("--list", action="store_true", help="print the names and what they show")
     parser.add_argument(
         "--ours", nargs="+", default=[], metavar="FOLDER", help="run folders to draw beside the published"
@@ -45,11 +54,11 @@ def main(argv: list[str]) -> int:
 
     if args.list:
         width = max(map(len, FIGURES))
-        summaries = {**FIGURES, "numerics": "experiments of docs/numerics.md: runs, a picture, tables"}
+        summaries = {**FIGURES, **OWN}
         print("\n".join(f"{name:{width}}  {summary}" for name, summary in summaries.items()))
         return 0
     names = [name for word in args.figures for name in (FIGURES if word == "published" else [word])]
-    unknown = [name for name in names if name not in FIGURES and name != "numerics"]
+    unknown = [name for name in names if name not in FIGURES and name not in OWN]
     if unknown or not names:
         what = f"there is no figure {unknown[0]!r}" if unknown else "no figure named"
         raise ValueError(f"{what}: `bigbatch figures --list` prints the names, `bigbatch figures published` draws all")
@@ -57,9 +66,23 @@ def main(argv: list[str]) -> int:
         if name == "numerics":
             numerics(args)
             continue
+        if name == "lr-batch":
+            lr_batch(args)
+            continue
         paths, caption = make(name, [Path(folder) for folder in args.ours], Path(args.out))
         print(f"{caption}\nwrote {paths[0]} (and .svg, .csv, .txt)\n")
     return 0
+
+
+def lr_batch(args: argparse.Namespace) -> None:
+    """Draws a sweep of learning rate by batch."""
+    from ..analysis.figures import lr_batch
+
+    if len(args.ours) > 1:
+        raise ValueError(f"lr-batch draws one sweep, and --ours names {len(args.ours)}: name one folder")
+    root = Path(args.ours[0] if args.ours else "runs/sweeps/lr_batch")
+    paths = lr_batch.draw(lr_batch.load(root), Path(args.out) / "lr-batch")
+    print(f"wrote {paths[0]} (and .svg, .csv)")
 
 
 def numerics(args: argparse.Namespace) -> None:

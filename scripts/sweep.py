@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,19 +51,18 @@ def validator() -> Callable[[dict[str, Any]], TrainConfig]:
     from jsonargparse import ArgumentError
 
     from ..training.config import TrainConfig
-    from .train import MODELS, build_parser
+    from .train import build_parser, choose_model
 
-    parsers = {kind: build_parser(kind) for kind in MODELS}
+    parser_of = cache(build_parser)
 
     def validate(values: dict[str, Any]) -> TrainConfig:
-        kind = values.get("model", {}).get("kind", "mlstm")
-        if kind not in parsers:
-            raise ValueError(f"--model.kind is {kind!r}: choose one of {', '.join(MODELS)}")
+        parser = parser_of(*choose_model(values.get("model", {}).get("kind"), values.get("preset")))
         try:
-            options = vars(parsers[kind].instantiate(parsers[kind].parse_object(values)))
+            options = vars(parser.instantiate(parser.parse_object(values)))
         except ArgumentError as error:
             raise ValueError(" ".join(str(error).split())) from None
-        options.pop("config", None)
+        for name in ("config", "preset"):
+            options.pop(name, None)
         return TrainConfig(**options)
 
     return validate

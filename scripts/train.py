@@ -164,6 +164,15 @@ def model_choice(argv: list[str]) -> tuple[str, str | None]:
         kind, preset = content.get("model", {}).get("kind", kind), content.get("preset", preset)
     kind = (option_values(argv, "--model.kind") or [kind])[-1]
     preset = (option_values(argv, "--preset") or [preset])[-1]
+    return choose_model(kind, preset)
+
+
+def choose_model(kind: Any, preset: Any) -> tuple[str, str | None]:
+    """The family and the published sizes meant by what was given of either.
+
+    Raises:
+        ValueError: if either is none of ours or they disagree.
+    """
     if preset is not None:
         family = preset_sizes(str(preset)).kind
         if kind not in (None, family):

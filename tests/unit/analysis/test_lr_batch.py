@@ -11,6 +11,7 @@ import pytest
 from bigbatch.analysis.figures import lr_batch
 from bigbatch.analysis.sweep_folder import claim_folder
 from bigbatch.analysis.sweeps import Sweep
+from bigbatch.scripts.cli import main
 from matplotlib.image import imread
 
 RATES = (0.1, 0.2, 0.4)
@@ -57,6 +58,17 @@ def test_picture_and_table(sweep: Sweep, tmp_path: Path) -> None:
     table = pd.read_csv(files[2])
     assert len(table) == 6 and table["linear_rule"].tolist() == [True, False, False, False, True, False]
     assert table["diverged"].tolist() == [0, 0, 0, 0, 0, 1] and table["n"].tolist() == [2, 2, 2, 2, 2, 1]
+
+
+def test_the_command_draws_it(sweep: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "figures"
+    assert main(["figures", "lr-batch", "--ours", str(sweep.root), "--out", str(out)]) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["lr-batch.csv", "lr-batch.png", "lr-batch.svg"]
+    assert main(["figures", "--list"]) == 0 and "lr-batch" in capsys.readouterr().out
+    assert main(["figures", "lr-batch", "--ours", "a", "b"]) == 2
+    assert main(["figures", "lr-batch", "--ours", str(tmp_path / "none")]) == 2
+    error = capsys.readouterr().err
+    assert "lr-batch draws one sweep, and --ours names 2" in error and "make them with `bigbatch sweep" in error
 
 
 def test_missing_runs_name_their_command(sweep: Sweep, tmp_path: Path, sweep_of: Callable) -> None:

@@ -138,7 +138,7 @@ def test_colours_are_told_apart_in_grey_or_by_marker() -> None:
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert listed == [*registry.FIGURES, "numerics"]
+    assert listed == [*registry.FIGURES, "numerics", "lr-batch"]
     assert main(["label-savings", "label-savings", "--out", str(tmp_path)]) == 0
     assert (
         capsys.readouterr().out.count(f"wrote {tmp_path}/label-savings.png") == 1 and len(list(tmp_path.iterdir())) == 4
