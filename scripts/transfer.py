@@ -71,6 +71,11 @@ def build_parser() -> argparse.ArgumentParser:
         default="skip",
         help="a row without text or label (default: skip and count)",
     )
+    add(
+        "--int8",
+        action="store_true",
+        help="read with recurrent weights in eight bits: faster on a CPU with AVX512-VNNI; features are near, not equal",
+    )
     add("--device", default="auto", help="cpu, cuda or auto")
     add("--no-cache", action="store_true", help="do not keep features in RUN/cache")
     targets = parser.add_argument_group("what is predicted")
@@ -193,7 +198,7 @@ def transfer_classes(
     train, val, test = parts
     result = run_transfer(
         loaded, train, val, test, out_dir=run_dir, task=args.task, state=args.state, transform=args.transform,
-        layer=args.layer, pooling=args.features, calibration=args.calibrate, batch_size=args.batch_size,
+        layer=args.layer, pooling=args.features, int8=args.int8, calibration=args.calibrate, batch_size=args.batch_size,
         seed=args.seed, cache_dir=None if args.no_cache else run_dir / "cache",
     )  # fmt: skip
     print(result.table())
@@ -232,6 +237,7 @@ def transfer_heads(
 
     train, val, test = parts
     options = {"state": args.state, "transform": args.transform, "layer": args.layer, "pooling": args.features}
+    options |= {"int8": True} if args.int8 else {}
     common: dict[str, Any] = {"out_dir": run_dir, "task": args.task, "options": options, "batch_size": args.batch_size}
     common["cache_dir"] = None if args.no_cache else run_dir / "cache"
     if args.label_keys is None:

@@ -124,6 +124,7 @@ def run_transfer(
     transform: Transform = "raw",
     layer: int = -1,
     pooling: Pooling = "last",
+    int8: bool = False,
     calibration: CalibrationKind = "none",
     batch_size: int = 128,
     seed: int = 42,
@@ -147,6 +148,7 @@ def run_transfer(
         transform: See `featurize`.
         layer: See `featurize`.
         pooling: See `featurize`.
+        int8: See `featurize`; what uses the probe later reads in eight bits as well.
         calibration: Of the probe: see `SentimentProbe`.
         batch_size: See `featurize`.
         seed: Of liblinear.
@@ -161,6 +163,7 @@ def run_transfer(
     y = check_labels(np.array([]) if train.labels is None else train.labels, "training")
     y_val = check_labels(np.array([]) if val.labels is None else val.labels, "validation", np.unique(y))
     options: dict[str, Any] = {"state": state, "transform": transform, "layer": layer, "pooling": pooling}
+    options |= {"int8": True} if int8 else {}
     features = features_of(loaded, (train, val, test), options, batch_size, cache_dir, progress)
     X, X_val, X_test = features
     probe = SentimentProbe(seed=seed, calibration=calibration).fit(X, y, X_val, y_val)

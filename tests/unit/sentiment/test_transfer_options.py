@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bigbatch.evaluation.scores import multilabel_scores, regression_scores
+from bigbatch.models import mlstm_cpu
 from bigbatch.scripts.cli import main
 from bigbatch.sentiment.classify import Classifier
 from bigbatch.sentiment.multilabel import MultiLabelProbe
@@ -186,3 +187,20 @@ def test_a_part_with_one_class(run_dir: Path, several: dict[str, Path], capsys: 
     assert "label 'merry': the validation data has no row of class 1" in capsys.readouterr().err
     assert call(run_dir, several, "--label-key", "merry") == 2
     assert "labels of one class only (negative)" in capsys.readouterr().err
+
+
+def test_reading_in_eight_bits_goes_with_the_probe(
+    run_dir: Path, files: dict[str, Path], capsys: Capture, tmp_path: Path
+) -> None:
+    if not mlstm_cpu.has_int8():
+        assert call(run_dir, files, "--int8") == 2
+        assert "AVX512-VNNI" in capsys.readouterr().err
+        return
+    assert call(run_dir, files, "--task", "whole") == 0 and call(run_dir, files, "--task", "bits", "--int8") == 0
+    texts = ["The lamp is superb", "The film is dull"]
+    whole, bits = Classifier.load(run_dir, "whole"), Classifier.load(run_dir, "bits")
+    assert "int8" not in whole.about["features"] and bits.about["features"]["int8"] is True
+    features = bits.features(texts)
+    assert not np.array_equal(features, whole.features(texts))
+    np.testing.assert_allclose(features, whole.features(texts), atol=0.05)
+    np.testing.assert_array_equal(bits.predict_proba(texts), bits.probe.predict_proba(features))
