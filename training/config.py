@@ -35,6 +35,18 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"--{name} is {value!r}: choose one of {', '.join(choices)}")
 
 
+def check_run(precision: str, resume: str, nproc: int, seed: int, run_dir: str) -> str:
+    """Checks what every kind of run is asked; returns the run folder with its `~` expanded."""
+    check_choice("precision", precision, tuple(PRECISIONS))
+    check_choice("resume", resume, ("auto", "never"))
+    check_positive("nproc", nproc)
+    if not 0 <= seed < 2**31:
+        raise ValueError(f"--seed is {seed}: it must be in [0, 2147483648)")
+    if not run_dir or Path(run_dir).expanduser().is_file():
+        raise ValueError(f"--run-dir {run_dir!r} is not a folder: name one, such as runs/mine")
+    return str(Path(run_dir).expanduser())  # a shell leaves the ~ of --run-dir=~/runs/mine alone
+
+
 @dataclass
 class BatchConfig:
     """The shape of one optimizer step.
@@ -303,20 +315,13 @@ class TrainConfig:
     profile: bool = False
 
     def __post_init__(self) -> None:
-        check_choice("precision", self.precision, tuple(PRECISIONS))
-        check_choice("resume", self.resume, ("auto", "never"))
-        check_positive("nproc", self.nproc)
         if isinstance(self.model, GPTConfig | BERTConfig):
             self._check_transformer(self.model)
         elif self.model.vocab_size < 256:
             raise ValueError(
                 f"--model.vocab_size is {self.model.vocab_size}: the text is bytes, so it must be at least 256"
             )
-        if not 0 <= self.seed < 2**31:
-            raise ValueError(f"--seed is {self.seed}: it must be in [0, 2147483648)")
-        if not self.run_dir or Path(self.run_dir).expanduser().is_file():
-            raise ValueError(f"--run-dir {self.run_dir!r} is not a folder: name one, such as runs/mine")
-        self.run_dir = str(Path(self.run_dir).expanduser())  # a shell leaves the ~ of --run-dir=~/runs/mine alone
+        self.run_dir = check_run(self.precision, self.resume, self.nproc, self.seed, self.run_dir)
 
     def _check_transformer(self, model: GPTConfig | BERTConfig) -> None:
         if self.batch.seq_length > model.max_position_embeddings:

@@ -6,10 +6,9 @@ A sample is one text.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
-from ..fp16.config import PRECISIONS, LossScaleConfig
+from ..fp16.config import LossScaleConfig
 from ..models.config import HeadConfig
 from .config import (
     BatchConfig,
@@ -19,7 +18,7 @@ from .config import (
     ScheduleConfig,
     absolute,
     check_choice,
-    check_positive,
+    check_run,
     compose,
 )
 
@@ -124,21 +123,13 @@ class FinetuneConfig:
     profile: bool = False
 
     def __post_init__(self) -> None:
-        check_choice("precision", self.precision, tuple(PRECISIONS))
-        check_choice("resume", self.resume, ("auto", "never"))
-        check_positive("nproc", self.nproc)
         if not self.encoder:
             raise ValueError("--encoder is missing: name the run folder of a trained language model, such as runs/mine")
         if not self.task.train:
             raise ValueError("--task.train is missing: name a file of labelled texts, such as train.csv")
-        if not 0 <= self.seed < 2**31:
-            raise ValueError(f"--seed is {self.seed}: it must be in [0, 2147483648)")
-        if not self.run_dir or Path(self.run_dir).expanduser().is_file():
-            raise ValueError(f"--run-dir {self.run_dir!r} is not a folder: name one, such as runs/mine")
-        self.run_dir = str(Path(self.run_dir).expanduser())
+        self.run_dir = check_run(self.precision, self.resume, self.nproc, self.seed, self.run_dir)
         if self.log.noise_scale:
             raise ValueError("--log.noise_scale is for language models: leave it out of a fine-tuning run")
-
         if self.task.head_similarity_weight and (self.head.num_heads == 1 or self.parallel.strategy == "fsdp"):
             raise ValueError(
                 "--task.head_similarity_weight needs --head.num_heads of at least 2, and --parallel.strategy ddp"

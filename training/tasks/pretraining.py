@@ -7,6 +7,7 @@ order, and nothing is carried from step to step.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from ..distributed import Ranks
 log = logging.getLogger(__name__)
 
 
-class PretrainingTask:
+class PretrainingTask(ABC):
     """The part of a `Task` (see `base.py`) that does not depend on the objective.
 
     Args:
@@ -58,8 +59,8 @@ class PretrainingTask:
         theirs = verify(path)["config"].get("tokenizer_hash", "")
         if theirs and self._tokenizer_hash and theirs != self._tokenizer_hash:
             raise ValueError(
-                f"{path} was trained on the tokens of another tokenizer than the store's: prepare the text with the model's "
-                "own (`bigbatch prepare --tokenizer`), or leave --init-from out"
+                f"{path} was trained on the tokens of another tokenizer than the store's: use a store made with the model's "
+                "own, or leave --init-from out"
             )
         log.info("weights from %s", path)
 
@@ -70,8 +71,8 @@ class PretrainingTask:
         self.layout = layout
 
     @property
-    def samples_per_epoch(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def samples_per_epoch(self) -> int: ...
 
     @property
     def epoch(self) -> int:
